@@ -14,7 +14,7 @@ from headscope.analysis.circuits import compositions, random_composition
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
 from headscope.conversion.loaded import Loaded
-from headscope.data.batches import spread_windows
+from headscope.data.windows import spread_windows
 from headscope.evaluation import validation_text
 from headscope.nn.loss import next_token_loss
 

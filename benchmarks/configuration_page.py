@@ -22,13 +22,21 @@ brackets. A choice that is based on another one, such as `gpt2` on `gpt`, sets o
 
 <!-- Generated: python -m benchmarks.configuration_page > docs/configuration.md -->"""
 
-WITHOUT_KEYS = ("experiment", "suite", "compare")
+WITHOUT_KEYS = ("experiment", "debug", "suite", "compare")
 """Groups whose keys are not listed: they are those of other groups, or --help shows them."""
 
 ORDER = (
     *("model", "model/attention", "model/position", "model/norm", "model/activation"),
     *("model/feed_forward", "tokenizer", "data", "optimizer", "schedule", "trainer", "logger"),
-    *("callbacks", "thresholds", "compare", "experiment", "hydra/launcher", "hydra/sweeper"),
+    *(
+        "callbacks",
+        "thresholds",
+        "compare",
+        "experiment",
+        "debug",
+        "hydra/launcher",
+        "hydra/sweeper",
+    ),
     "suite",
 )
 """The groups, in the order of the page."""

@@ -45,7 +45,7 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
     steps = min(request.suite.max_steps or MAX_STEPS, MAX_STEPS)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        store = built(request.run, folder).store
+        store = built(request.run, folder).data.store
         for file in FILES:
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copy(checkout / file, folder / file)

@@ -13,7 +13,7 @@ from benchmarks import nanogpt, runner
 from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
-from headscope.training.callbacks.clock import clock_of
+from headscope.training.module import LanguageModel
 from headscope.training.run import prepare_process
 
 TRAINER = ("trainer.accelerator", "trainer.precision", "trainer.compile")
@@ -121,5 +121,6 @@ class ValidationLosses(Callback):
         trainer.datamodule.validation_every = 1  # type: ignore[attr-defined]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        mark = {"step": trainer.global_step, "seconds": clock_of(trainer).seconds()}
+        assert isinstance(pl_module, LanguageModel)
+        mark = {"step": trainer.global_step, "seconds": pl_module.timer.seconds()}
         self.marks.append({**mark, "loss": float(trainer.callback_metrics[f"val/{self.key}"])})

@@ -28,13 +28,11 @@ from lightning.pytorch import Callback
 from benchmarks.schemas import SUITES
 from benchmarks.table import Row, bar_chart, line_chart, number, table
 from headscope import checkpoint
-from headscope.comparison.bare_loop import built
+from headscope.comparison.bare_loop import built, synchronize
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.training.build import Run
-from headscope.training.callbacks.clock import callbacks_of
-from headscope.training.flops import synchronize
 from headscope.training.run import device_name
 
 Figures = dict[str, Any]
@@ -214,6 +212,6 @@ def train_in_temporary_folder(config: TrainConfig, *callbacks: Callback) -> Run:
     """Train with `config`, without the evaluation at the end."""
     with TemporaryDirectory() as folder:
         run = built(config, Path(folder))
-        callbacks_of(run.trainer).extend(callbacks)
+        run.callbacks().extend(callbacks)
         run.trainer.fit(run.module, datamodule=run.data)
     return run

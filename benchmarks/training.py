@@ -14,12 +14,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks import runner
+from benchmarks.flops import matrix_rate, training_flops
 from benchmarks.runner import Figures, Measured, Request, Result
 from benchmarks.transformers import check_gpt2, gpt2_of
 from headscope.comparison.bare_loop import BareLoop, bare_loop
 from headscope.errors import UserError
-from headscope.training.callbacks.clock import clock_of, timer_paused
-from headscope.training.flops import matrix_rate, training_flops
+from headscope.training.module import LanguageModel
 from headscope.training.run import prepare_process
 
 OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"
@@ -101,13 +101,17 @@ class Turns(Callback):
         self.endless: list[subprocess.Popen[bytes]] = []
         self.started = self.first_loss = 0.0
 
-    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, *args: Any
+    ) -> None:
         done, steps = trainer.global_step - self.plan.warmup_steps, self.plan.steps
         if done < 0 or done % steps:
             return
+        assert isinstance(pl_module, LanguageModel)
+        timer = pl_module.timer
         if done:
-            with timer_paused(trainer):
-                ours = {"milliseconds": 1e3 * (clock_of(trainer).seconds() - self.started) / steps}
+            with timer.paused():
+                ours = {"milliseconds": 1e3 * (timer.seconds() - self.started) / steps}
                 sides: dict[str, Callable[[], Figures]] = {OURS: lambda: ours}
                 sides |= {name: partial(run_loop, each, steps) for name, each in self.loops.items()}
                 load = (done // steps - 1) % len(self.measured)
@@ -115,7 +119,7 @@ class Turns(Callback):
         self.end_loops()
         for _ in range(done // steps % len(self.measured)):
             self.endless.append(subprocess.Popen([sys.executable, "-c", ENDLESS]))
-        self.started = clock_of(trainer).seconds()
+        self.started = timer.seconds()
 
     def end_loops(self) -> None:
         while self.endless:

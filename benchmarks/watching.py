@@ -10,8 +10,7 @@ import torch
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
-from headscope.training.callbacks.clock import callbacks_of, clock_of
-from headscope.training.callbacks.head_watch import HeadWatch
+from headscope.training.callbacks.steps import StepCallback
 from headscope.training.run import prepare_process
 
 WATCHED, UNWATCHED = "headscope, watching", "headscope, not watching"
@@ -24,8 +23,8 @@ def measure(request: Request) -> Result:
     Raises RuntimeError if the weights at the end differ.
     """
     watched, unwatched = request.run, deepcopy(request.run)
-    unwatched.callbacks.attention.steps = unwatched.callbacks.attention.images = 0
-    unwatched.callbacks.heads.every_steps = 0
+    for name in ("attention", "heads"):
+        unwatched.callbacks.pop(name, None)
     prepare_process()
     weights: list[dict[str, torch.Tensor]] = []
     configs = {UNWATCHED: unwatched, WATCHED: watched}
@@ -51,7 +50,7 @@ def train(config: TrainConfig, weights: list[dict[str, torch.Tensor]]) -> Figure
     weights[:] = weights or [state]
     if any(not torch.equal(state[name], first) for name, first in weights[0].items()):
         raise RuntimeError("watching changed the weights")
-    watches = [each for each in callbacks_of(run.trainer) if isinstance(each, HeadWatch)]
-    watching, seconds = sum(each.seconds for each in watches), clock_of(run.trainer).wall_seconds()
+    watches = [each for each in run.callbacks() if isinstance(each, StepCallback)]
+    watching, seconds = sum(each.seconds for each in watches), run.module.timer.wall_seconds()
     percent = 100 * watching / seconds
     return {"seconds": seconds, "watching_seconds": watching, "watching_percent": percent}

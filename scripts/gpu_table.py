@@ -20,7 +20,10 @@ from headscope.checkpoint import Checkpoint
 from headscope.errors import UserError
 from headscope.evaluation import choose_precision
 from headscope.nn.precision import tf32
-from headscope.training.flops import matrix_rate, training_flops
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
+
+from benchmarks.flops import matrix_rate, training_flops
 
 Figure = float | dict[str, float] | None
 COLUMNS = ("", "loss", "seconds", "tokens/s", "MFU", "peak MiB", "attention kernel")

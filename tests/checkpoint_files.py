@@ -1,6 +1,5 @@
 """Checkpoints as training writes them, without any training."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2"]
 
 def configuration(*overrides: str) -> dict:
     """The configuration in a checkpoint of a run with these words, as plain data."""
-    return asdict(training_config(*SIZES, *overrides))
+    return training_config(*SIZES, *overrides).kept()
 
 
 def content(
@@ -28,7 +27,7 @@ def content(
     parsed, tokenizer = parse(TrainConfig, config or configuration()), tokenizer or byte([])
     torch.manual_seed(seed)
     model = checkpoint.build_model(parsed.model, vocab_size=tokenizer.vocab_size)
-    training = {"loops": {}, "callbacks": {}, "running_loss": {}, "threads": 1, "processes": 1}
+    training: dict[str, Any] = {"loops": {}, "callbacks": {}, "language_model": {}}
     return {
         **checkpoint.contents(
             config=parsed, tokenizer=tokenizer, store="none", precision="32-true"

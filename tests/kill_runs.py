@@ -72,12 +72,12 @@ def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
         f"trainer.accumulate={rng.choice([1, 2, 3])}",
         f"trainer.val_every_steps={rng.choice([3, 5, 7, 10])}",
         f"trainer.log_every_steps={rng.choice([1, 2, 3, 5, 10])}",
-        f"callbacks.save_every_minutes={rng.choice([0, 0.003, 10])}",
+        f"callbacks.saving.every_minutes={rng.choice([0, 0.003, 10])}",
         f"callbacks.heads.every_steps={rng.choice([0, 3, 5])}",
         f"callbacks.attention.images={rng.choice([0, 4])}",
         f"callbacks.attention.steps={rng.choice([0, 6])}",
-        f"callbacks.keep_steps=[0,{rng.randint(1, steps)}]" if rng.random() < 0.5 else "",
-        "callbacks.early_stopping_patience=2" if rng.random() < 0.2 else "",
+        f"callbacks.saving.keep_steps=[0,{rng.randint(1, steps)}]" if rng.random() < 0.5 else "",
+        "callbacks.early_stopping.patience=2" if rng.random() < 0.2 else "",
     ]
     return [word for word in words if word]
 

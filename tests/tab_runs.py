@@ -26,7 +26,7 @@ from viewer_data import causal, snapshot
 from werkzeug.test import Client
 
 from headscope.tensorboard.plugin import AttentionPlugin
-from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
+from headscope.training.loggers import add_scalars, add_snapshot
 
 TEXT = "attention/speech"
 ROUTES = "data/plugin/headscope"

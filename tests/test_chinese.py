@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 from checkpoint_files import configuration, content, save
-from composing import training_config
 
 import headscope
 from headscope.analysis.head_statistics import measure_heads
@@ -15,9 +14,7 @@ from headscope.analysis.report.page import page_of, snapshots_of
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
-from headscope.training.callbacks.from_config import optional_callbacks
-from headscope.training.callbacks.head_watch import HeadWatch
-from headscope.training.callbacks.samples import Samples, as_markdown
+from headscope.training.callbacks.attention import probe_text
 
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
 CLAUSE = "多言數窮，不如守中。"
@@ -43,14 +40,9 @@ def test_labels_while_training(kind, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT.strip() * 20, encoding="utf-8")
     corpus = TextFiles(path=str(tmp_path / "text.txt"))
     store = prepare_store(corpus, MAKERS[kind], root=tmp_path / "stores")
-    options = {"max_new_tokens": 1, "temperature": 1.0, "top_k": None, "seed": 0}
-    samples = Samples(tokenizer=store.tokenizer, prompt="", **options)
-    callbacks = optional_callbacks(
-        training_config(), store, samples, tmp_path, probe=None, say=print
-    )
-    [watch] = [each for each in callbacks if isinstance(each, HeadWatch)]
-    assert len(watch.text.labels) == len(watch.text.tokens)
-    assert_every_byte_is_told(watch.text.labels, store.tokenizer)
+    probe = probe_text(store, None, 64)
+    assert len(probe.labels) == len(probe.tokens)
+    assert_every_byte_is_told(probe.labels, store.tokenizer)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -69,8 +61,3 @@ def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
     [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
     [run] = json.loads(data)["runs"]
     assert run["history"]["labels"] == reading.labels
-
-
-def test_sampled_chinese_is_whole_in_tensorboard():
-    """Every line of a text stands in an indented block, which Markdown leaves as it is."""
-    assert as_markdown("多言\n數窮") == "    多言\n    數窮"

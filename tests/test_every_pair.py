@@ -56,7 +56,7 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         config.model.position = positioned.position
         config.model.scale_embedding = positioned.scale_embedding
         config.store_dir = str(text / "store")
-        config.logger = None
+        config.logger = {}
         found = newest_checkpoint(Path(folder)) if resume else None
         return build(config, folder=Path(folder), console=Console(quiet=True), resume=found)
 

@@ -71,7 +71,7 @@ def test_a_signal_during_training_saves_and_before_it_ends(
     speeches: Path, tmp_path: Path, monkeypatch, number: int, function: str, saved: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    running = start(speeches, "callbacks.save_every_minutes=0", before=slow(function))
+    running = start(speeches, "callbacks.saving.every_minutes=0", before=slow(function))
     said_until(running, f"in {function.rpartition('.')[2].rpartition(':')[2]}")
     running.send_signal(number)
     out, _ = running.communicate(timeout=60)

@@ -12,9 +12,20 @@ if TYPE_CHECKING:
     from headscope.conversion.loaded import Loaded
     from headscope.data.corpus import Corpus as Corpus
     from headscope.data.corpus import Document as Document
+    from headscope.data.module import TokenDataModule as TokenDataModule
+    from headscope.data.store import TokenStore as TokenStore
+    from headscope.data.store import open_store as open_store
+    from headscope.data.store import prepare_store as prepare_store
     from headscope.data.tokenizer import Tokenizer as Tokenizer
     from headscope.errors import UserError as UserError
     from headscope.nn import *  # noqa: F403
+    from headscope.training.callbacks.attention import AttentionLog as AttentionLog
+    from headscope.training.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from headscope.training.callbacks.heads import HeadWatch as HeadWatch
+    from headscope.training.callbacks.progress import ProgressReport as ProgressReport
+    from headscope.training.callbacks.samples import Samples as Samples
+    from headscope.training.callbacks.saving import CheckpointSaver as CheckpointSaver
+    from headscope.training.module import LanguageModel as LanguageModel
     from headscope.training.optimizer import adamw as adamw
     from headscope.training.optimizer import muon as muon
     from headscope.training.schedule import Schedule as Schedule
@@ -40,6 +51,15 @@ MODULES = {
     "analysis.head_types": "Thresholds",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",
+    "training.module": "LanguageModel",
+    "training.callbacks.attention": "AttentionLog",
+    "training.callbacks.early_stopping": "EarlyStopping",
+    "training.callbacks.heads": "HeadWatch",
+    "training.callbacks.progress": "ProgressReport",
+    "training.callbacks.samples": "Samples",
+    "training.callbacks.saving": "CheckpointSaver",
+    "data.module": "TokenDataModule",
+    "data.store": "TokenStore open_store prepare_store",
 }
 """The public names, which conf/ uses as targets, and their modules. A module is imported when one
 of its names is used, because importing torch and Hydra takes seconds."""

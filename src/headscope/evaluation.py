@@ -10,10 +10,10 @@ import torch
 
 from headscope import checkpoint
 from headscope.checkpoint import Checkpoint
-from headscope.data.batches import ValidationWindows
 from headscope.data.corpus import Corpus
 from headscope.data.encode import answers_of, encode_validation, text_per_token_byte
 from headscope.data.tokenizer import Tokenizer
+from headscope.data.windows import ValidationWindows
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.checks import check_finite

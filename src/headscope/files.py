@@ -131,9 +131,10 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     summary = read_json(folder / "summary.json")
     if not isinstance(summary, dict):
         return None
-    keys = ("val_loss", "val_bits_per_byte", "train_seconds", "steps", "crc32")
+    numbers = all(type(summary.get(key)) in (int, float) for key in ("train_seconds", "steps"))
     plain = all(isinstance(value, int | float | str | None) for value in summary.values())
-    if not plain or not all(type(summary.get(key)) in (int, float) for key in keys):
+    losses = ("val_loss", "val_bits_per_byte", "crc32")  # null: there was no validation
+    if not plain or not numbers or any(isinstance(summary.get(key, ""), str) for key in losses):
         return None
     return summary if summary.pop("crc32") == summary_checksum(summary) else None
 

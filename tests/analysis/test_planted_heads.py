@@ -14,8 +14,8 @@ from test_chinese import TEXT as CHINESE
 
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.report.inputs import classify_vocabulary
-from headscope.data.batches import spread_windows
 from headscope.data.tokenizer import bpe, byte, char
+from headscope.data.windows import spread_windows
 from headscope.nn import GPT, MultiHeadAttention, NoNorm
 from headscope.nn.dot_product import HeadOutputs
 

@@ -20,7 +20,7 @@ from headscope.cli.conf import choices_of
 from headscope.data.module import TokenDataModule
 from headscope.generation import compile_decoding
 from headscope.nn import GPT
-from headscope.training.callbacks.head_watch import HeadWatch
+from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.module import LanguageModel
 
 pytestmark = pytest.mark.slow
@@ -232,10 +232,11 @@ def test_every_way_to_sample_is_timed(script, monkeypatch):
 
 
 def changes_weights(measure: Any) -> Any:
-    def disturb(watch: HeadWatch, model: GPT, *given: Any) -> None:
-        measure(watch, model, *given)
+    def disturb(watch: HeadWatch, model: GPT, *given: Any) -> Any:
+        measured = measure(watch, model, *given)
         with torch.no_grad():
             model.embedding.weight[0, 0] += 1e-3
+        return measured
 
     return disturb
 

@@ -42,6 +42,11 @@ def texts_in(types: dict[str, Any], prefix: str = "", group: str = "") -> Iterat
                     keys = keys_of(locate(target), inner).values()
                     inside = {key.name: key.annotation for key in keys}
                     yield from texts_in(inside, f"{prefix}{name}.", f"{inner}/")
+            elif each == dict[str, Part | None] and name == "callbacks":
+                for target, own in defaults_in_conf(name).items():
+                    keys = keys_of(locate(target), name).values()
+                    inside = {key.name: key.annotation for key in keys}
+                    yield from texts_in(inside, f"{prefix}{name}.{own['choice']}.", f"{name}/")
             elif is_dataclass(each) and isinstance(each, type):
                 yield from texts_in(get_type_hints(each), f"{prefix}{name}.")
 

@@ -18,7 +18,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.data.batches import Shuffle, TrainingBatches, ValidationWindows, prefetched
+from headscope.data.batches import TrainingBatches, prefetched
+from headscope.data.shuffle import Shuffle
+from headscope.data.windows import ValidationWindows
 from headscope.errors import UserError
 
 quick = settings(max_examples=60)

@@ -27,7 +27,8 @@ def steps(device):
     options = OPTIONS | {"validation_batch_size": 1, "validation_every": 1, "final_every": 1}
     data = TokenDataModule(store, accumulate=2, **options)
     strategy = SimpleNamespace(root_device=torch.device(device))
-    data.trainer = SimpleNamespace(global_step=3, global_rank=0, world_size=1, strategy=strategy)
+    counts = {"global_step": 3, "global_rank": 0, "world_size": 1, "overfit_batches": 0}
+    data.trainer = SimpleNamespace(strategy=strategy, **counts)
     return iter(data.train_dataloader())
 
 

@@ -16,8 +16,9 @@ import headscope
 from headscope.analysis.report.inputs import Ablation
 from headscope.analysis.report.page import loss_on
 from headscope.config.parts import build_part
-from headscope.data.batches import TrainingBatches, spread_windows
+from headscope.data.batches import TrainingBatches
 from headscope.data.tasks import SYMBOLS, Modular, Names
+from headscope.data.windows import spread_windows
 from headscope.evaluation import evaluate, evaluate_lengths, validation_text
 from headscope.explore.answers import Explorer
 from headscope.explore.models import Models
@@ -103,7 +104,9 @@ def test_the_losses_of_sums_count_only_answers(
     batches. Windows of 4 tokens often have no answer."""
     words = "data=modular data.prime=13 tokenizer=char model.document_mask=true"
     words += f" trainer.max_steps=1 trainer.log_every_steps=1 trainer.loss_chunk_tokens={chunk}"
-    words += f" callbacks.keep_steps=[0] hydra.run.dir={tmp_path}/run trainer.gradient_clip=0"
+    words += (
+        f" callbacks.saving.keep_steps=[0] hydra.run.dir={tmp_path}/run trainer.gradient_clip=0"
+    )
     words += f" model.block_size={block_size} trainer.accumulate={batches}"
     words += f" trainer.batch_size={batch_size} model.dropout=0"
     assert script("train", *SMALL[2:], *words.split()).code == 0

@@ -18,7 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 import headscope.viewer
 from headscope.tensorboard.loader import AttentionLoader
 from headscope.tensorboard.snapshot_events import snapshot_summary
-from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
+from headscope.training.loggers import add_scalars, add_snapshot
 from headscope.viewer import MAX_STEPS
 
 STEPS = range(0, 120, 2)

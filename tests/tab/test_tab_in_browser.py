@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from viewer_data import learned, measured, snapshot, weights_at
 from viewer_page import Keys, Page, support_ui, webdriver
 
-from headscope.training.callbacks.tensorboard_log import add_scalars, add_snapshot
+from headscope.training.loggers import add_scalars, add_snapshot
 from headscope.viewer import TAB
 
 STEPS = list(range(0, 120, 2))

@@ -14,7 +14,6 @@ from running import ROOT, SMALL, Script, summary
 
 from headscope.nn.precision import tf32
 from headscope.training import module
-from headscope.training.callbacks.clock import clock_of
 
 SHORT = [*SMALL, "trainer.max_steps=6", "trainer.val_every_steps=2", "hydra.run.dir=outputs/run"]
 
@@ -38,11 +37,10 @@ def test_compilation_is_not_training_time_and_happens_once(
         return problem
 
     def timed(self: module.LanguageModel, *args: object) -> None:
-        clock = clock_of(self.trainer)
-        before = clock.seconds()
+        before = self.timer.seconds()
         compile_objective(self, *args)  # type: ignore[arg-type]
-        training_seconds.append(clock.seconds() - before)
-        assert clock.running_since is not None
+        training_seconds.append(self.timer.seconds() - before)
+        assert self.timer.running_since is not None
 
     monkeypatch.setattr(module, "compile_in_place", compile_slowly)
     monkeypatch.setattr(module.LanguageModel, "compile_objective", timed)

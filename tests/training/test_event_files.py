@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from running import SMALL, Script, events
 
-from headscope.training.callbacks.tensorboard_log import lost_steps
+from headscope.training.loggers import lost_steps
 from headscope.training.resume import newest_checkpoint
 
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
@@ -43,7 +43,7 @@ def test_damage_up_to_the_checkpoint_is_reported_and_nothing_else(
         said = script("train", *words, f"trainer.max_steps={last}")
         assert (said.code, "TensorBoard will" in said.out) == (0, False), said.err
         words = [f"resume={whole}"]
-    logged = newest_checkpoint(whole).data["training"]["logged"]
+    logged = newest_checkpoint(whole).data["training"]["callbacks"]["CheckpointSaver"]["logged"]
     assert lost_steps(whole / "tensorboard", logged) is None
     complete, rng = shown(whole), random.Random(1)
     for file in event_files(whole):
@@ -99,7 +99,7 @@ def test_events_are_on_the_disk_before_a_checkpoint(
 
     monkeypatch.setattr(os, "fsync", recorded)
     words = [*RUN, f"data.path={speeches}", "trainer.max_steps=12", "hydra.run.dir=outputs/run"]
-    assert script("train", *words, "callbacks.save_every_minutes=0").code == 0
+    assert script("train", *words, "callbacks.saving.every_minutes=0").code == 0
     kinds = {"events": "e", "best.safetensors": "b", "last.safetensors": "l"}
     order = "".join(letter for name in synced for kind, letter in kinds.items() if kind in name)
     assert order.count("l") > 5

@@ -191,7 +191,12 @@ def test_the_advised_rates_are_lower_and_at_most_the_defaults(name: str, factor:
 def test_weights_that_are_not_finite_are_never_saved(
     script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*EIGHT, f"data.path={speeches}", "callbacks.keep_steps=[2]", "model.tied_head=false"]
+    words = [
+        *EIGHT,
+        f"data.path={speeches}",
+        "callbacks.saving.keep_steps=[2]",
+        "model.tied_head=false",
+    ]
     spoil(monkeypatch, 1, -1, torch.inf)  # the loss stays finite: no text contains this token
     said = script("train", *words, "hydra.run.dir=outputs/r")
     assert said.code == 1

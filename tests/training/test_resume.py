@@ -1,6 +1,5 @@
 """A resumed run uses the configuration in its checkpoint, with the changes of the command line."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def test_a_resumed_run_has_the_configuration_of_its_checkpoint(run: Path) -> Non
     own["callbacks"]["attention"]["text"] = "a ${name} \\${b} c"
     save_run(run, config=own)
     config, changes = resumed(run)
-    assert asdict(config) == own
+    assert config.kept() == own
     assert changes == []
 
 
@@ -49,9 +48,8 @@ def test_the_command_line_changes_the_configuration(run: Path) -> None:
     own = ["optimizer=adamw", "optimizer.lr=0.123", "schedule=cosine"]
     save_run(run, config=configuration(*own, "trainer.max_steps=7"))
     words = ["optimizer.beta1=0.5", "schedule.final_fraction=0.5"]
-    config, changes = resumed(run, "trainer.max_steps=9", *words, "~logger")
-    expected = configuration(*own, *words, "trainer.max_steps=9", "~logger")
-    assert asdict(config) == expected
+    config, changes = resumed(run, "trainer.max_steps=9", *words)
+    assert config.kept() == configuration(*own, *words, "trainer.max_steps=9")
     assert changes[:2] == ["trainer.max_steps from 7 to 9", "optimizer.beta1 from 0.9 to 0.5"]
     other, _ = resumed(run, "schedule=linear", "schedule.cooldown=0.25")
     assert other.schedule.cooldown == 0.25
@@ -70,9 +68,3 @@ def test_a_checkpoint_does_not_decide_where_files_are_written(run: Path) -> None
     save_run(run, config=configuration() | {"store_dir": "../elsewhere"})
     assert resumed(run)[0].store_dir == "data"
     assert resumed(run, "store_dir=mine")[0].store_dir == "mine"
-    for key in ("version", "name", "save_dir"):
-        config = configuration()
-        config["logger"][key] = "../../elsewhere"
-        save_run(run, config=config)
-        with pytest.raises(UserError, match=f"logger.{key}: there is no such key"):
-            resumed(run)

@@ -111,7 +111,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory, tiny: list[str]) -> Path:
     """The outputs of two runs in two processes: `whole`, and `killed` halfway."""
     words = [
         *("trainer.max_steps=20", "trainer.val_every_steps=3", "optimizer=adamw"),
-        "callbacks.keep_steps=[3]",
+        "callbacks.saving.keep_steps=[3]",
         "trainer.log_every_steps=20",  # the logged mean includes steps before the kill
         "model.dropout=0.1",
     ]
@@ -119,7 +119,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory, tiny: list[str]) -> Path:
     with chdir(folder):
         whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=outputs/whole")
         assert whole.code == 0, whole.err
-        words += ["callbacks.save_every_minutes=0", "hydra.run.dir=outputs/killed"]
+        words += ["callbacks.saving.every_minutes=0", "hydra.run.dir=outputs/killed"]
         killed = start([*command("lightning", 2), *tiny, *words])
         children = wait_for_steps(killed, 3)
         killed.kill()
@@ -133,10 +133,8 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs: Path, script: 
     shutil.copytree(outputs / "killed", "outputs/run")
     for name in ("last", "best", "step_000003"):
         assert script("sample", f"checkpoint=outputs/run/checkpoints/{name}.safetensors").code == 0
-    running = read(Path("outputs/run/checkpoints/last.safetensors")).data["training"][
-        "running_loss"
-    ]
-    assert len({*running["sum"]}) == 2  # of both processes
+    training = read(Path("outputs/run/checkpoints/last.safetensors")).data["training"]
+    assert len({*training["language_model"]["running_loss"]}) == 2  # of both processes
     said = train("torchrun", 2, "resume=outputs/run")
     assert said.code == 0, said.err
     assert_same_weights(outputs / "whole", "outputs/run")

@@ -119,7 +119,7 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(
 ) -> None:
     arguments = [
         *(*SMALL, f"data.path={speeches}", "model.dropout=0.1", "trainer.accumulate=2"),
-        *("trainer.max_steps=40", "trainer.val_every_steps=10", "callbacks.save_every_minutes=0"),
+        *("trainer.max_steps=40", "trainer.val_every_steps=10", "callbacks.saving.every_minutes=0"),
     ]
     assert script("train", *arguments, "hydra.run.dir=outputs/whole").code == 0
     moments = [
@@ -157,8 +157,8 @@ def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
 ) -> None:
     words = [*SMALL, *DRAWN, f"data.path={speeches}", "optimizer.lr=0", "optimizer.matrix_lr=0"]
     words += ["trainer.val_every_steps=2", "trainer.max_steps=30", "hydra.run.dir=outputs/run"]
-    words += ["callbacks.keep_steps=[0,30]"]
-    said = script("train", *words, "callbacks.early_stopping_patience=2")
+    words += ["callbacks.saving.keep_steps=[0,30]"]
+    said = script("train", *words, "callbacks.early_stopping.patience=2")
     assert said.code == 0, said.err
     assert "stopped early: 2 validations without a new best" in said.out
     assert summary("outputs/run")["steps"] == 6
@@ -174,7 +174,7 @@ def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
     Path("outputs/run/summary.json").unlink()  # as if the process had been killed
     assert script("train", "resume=outputs/run").code == 0
     assert summary("outputs/run")["steps"] == 6
-    more = script("train", "resume=outputs/run", "callbacks.early_stopping_patience=4")
+    more = script("train", "resume=outputs/run", "callbacks.early_stopping.patience=4")
     assert more.code == 0, more.err
     assert summary("outputs/run")["steps"] == 10
 
@@ -251,7 +251,7 @@ def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
     target = tmp_path / "target"
     if before:
         target.write_text("as before")
-    content = {"state_dict": {"x": torch.zeros(10_000)}, "headscope": {}, "global_step": 1}
+    content = {"state_dict": {"x": torch.zeros(10_000)}, "global_step": 1}
 
     def fails(write: Callable[[], None], size: str) -> None:
         with pytest.raises(UserError, match=re.escape(str(target))) as caught:
@@ -264,13 +264,13 @@ def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(
             assert target.read_text() == "as before"
 
     fails(lambda: write_atomically(target, "x" * 9999), "9,999 bytes")
-    fails(lambda: SafetensorsIO().save_checkpoint(content, target), "at least 40,")
+    fails(lambda: SafetensorsIO({}).save_checkpoint(content, target), "at least 40,")
     (tmp_path / "file").touch()
     inside = tmp_path / "file" / "last.safetensors"
     with pytest.raises(UserError, match=re.escape(f"{inside} could not be written")):
         copy_checkpoint(tmp_path / "file", inside)
     with pytest.raises(UserError, match=re.escape(f"{inside} could not be written")):
-        SafetensorsIO().save_checkpoint(content, inside)
+        SafetensorsIO({}).save_checkpoint(content, inside)
 
 
 @pytest.mark.parametrize("kept", ["nothing", "mine", "checkpoint"])

@@ -152,7 +152,12 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(
     """The vocabulary is what the text supports. A resumed run and a run from its weights take it.
     The key of the store keeps the wish, so the same command opens the same store."""
     Path("my.txt").write_text(SHORT[kind], encoding="utf-8")
-    words = [*SMALL[1:], "data.path=my.txt", "hydra.run.dir=run", "callbacks.keep_steps=[1,900]"]
+    words = [
+        *SMALL[1:],
+        "data.path=my.txt",
+        "hydra.run.dir=run",
+        "callbacks.saving.keep_steps=[1,900]",
+    ]
     said = script("train", *words, "trainer.max_steps=2")
     assert said.code == 0, said.err
     [store] = Path("data").glob("*/")

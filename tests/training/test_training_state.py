@@ -9,16 +9,20 @@ from checkpoint_files import opened, save
 from running import SMALL, Script
 
 REMOVED = object()
-CALLBACKS = "training/callbacks"
+CALLBACKS, MODULE = "training/callbacks", "training/language_model"
 STATE = "tensors/optimizer.norm.weight"
 CHANGES = [
     ("training", "x"),
     (CALLBACKS, "x"),
-    (f"{CALLBACKS}/Clock", {}),
+    (f"{CALLBACKS}/CheckpointSaver", {"x": 1}),
     (f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
-    *(("training/running_loss/sum", wrong) for wrong in ("0", [], ["0"])),
-    ("training/running_loss/count", -1),
-    ("training/threads", REMOVED),
+    (f"{CALLBACKS}/CheckpointSaver/logged", [5]),
+    (f"{CALLBACKS}/EarlyStopping", 5),
+    *((f"{MODULE}/running_loss", wrong) for wrong in (0, ["x"])),
+    (f"{MODULE}/running_count", "x"),
+    (f"{MODULE}/threads", REMOVED),
+    ("training/loops", {}),
+    ("training/loops/epoch_loop.manual_optimization.optim_step_progress/total/completed", 1),
     ("tensors/optimizer.", REMOVED),
     ("tensors/optimizer.x.exp_avg", torch.ones(3)),
     (f"{STATE}.exp_avg_sq", REMOVED),

@@ -31,15 +31,16 @@ from headscope.files import cannot_write, new_file
 from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 8
+FORMAT = 9
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"
 """The only key of the metadata: safetensors stores several keys in a random order."""
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # of weights
 
-KINDS = {"config": dict, "tokenizer": dict, "store": str, "checksums": dict, "tied": dict}
+DICTIONARIES = ("config", "tokenizer", "checksums", "tied")
+KINDS = {"added": list, "store": str, **dict.fromkeys(DICTIONARIES, dict)}
 """Entries of the plain data, and their types."""
 
 
@@ -55,7 +56,8 @@ def contents(
     losses count, if not all tokens."""
     return {
         "format": FORMAT,
-        "config": asdict(config),
+        "config": config.kept(),
+        "added": config.added(),
         "tokenizer": tokenizer.state(),
         "store": store,
         "precision": precision,
@@ -136,11 +138,12 @@ class Stored:
 
     @property
     def config(self) -> TrainConfig:
-        """The configuration, checked. Raises UserError if a key is missing or unknown, or has a
-        wrong type, or if the model has a part that it may not name. Another part that it may not
-        name raises UserError when it is built."""
+        """The configuration without callbacks, checked. Raises UserError if a key is missing or
+        unknown, or has a wrong type, or if the model has a part that it may not name. Another part
+        that it may not name raises UserError when it is built."""
+        plain = {key: each for key, each in self.data["config"].items() if key != "callbacks"}
         try:
-            return parse(TrainConfig, self.data["config"], composed=False)
+            return parse(TrainConfig, plain, composed=False)
         except UserError as error:
             raise UserError(f"{self.path} cannot be opened: {error}") from error
 
@@ -153,6 +156,8 @@ class Stored:
         """The state dict of the model. Raises UserError if a weight is damaged, NaN or infinite."""
         weights = self.tensors("model.")
         for name, weight in weights.items():
+            if weight.dtype not in DTYPES:
+                raise damaged(self.path, ValueError(f"{name[:80]} has the type {weight.dtype}"))
             if not is_finite(weight.float() if weight.dtype is torch.float64 else weight):
                 raise UserError(
                     f"{self.path} cannot be used: its weights are not finite (NaN or infinity in "
@@ -181,7 +186,7 @@ class Stored:
 
     def _verified(self, name: str) -> Tensor:
         tensor = self.file.get_tensor(name)
-        if tensor.dtype not in DTYPES or checksum(name, tensor) != self.data["checksums"][name]:
+        if checksum(name, tensor) != self.data["checksums"][name]:
             raise ValueError(f"the tensor {name[:80]} has a wrong checksum")
         return tensor
 

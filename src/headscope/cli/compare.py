@@ -16,6 +16,8 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
+from headscope.checkpoint import build_model
+from headscope.checkpoint.empty import WithoutInitialization
 from headscope.cli import command_line, sweeps, train
 from headscope.cli.texts import quote, quoted
 from headscope.cli.words import implied_data, key_of, value_of
@@ -100,7 +102,6 @@ def jobs(
     """The runs of a comparison, and the words of each. All choices are trained with the first seed
     before the next seed, so that a choice that fails is found early. Raises UserError if a choice
     is wrong, before training starts."""
-    from headscope.training.check import check
     from headscope.training.resume import check_same_config, newest_checkpoint
 
     places: set[str] = set()
@@ -114,7 +115,11 @@ def jobs(
         plain: Any = OmegaConf.to_container(compose("compare", words), resolve=True)
         try:
             run = parse(TrainConfig, {key: plain[key] for key in KEYS})
-            check(run)
+            flags = run.trainer.arguments
+            if flags.get("limit_val_batches") == 0 or flags.get("fast_dev_run"):
+                raise UserError("a comparison needs validation losses: leave out +trainer.*")
+            with WithoutInitialization(on_meta=True):
+                build_model(run.model, vocab_size=1)
             if is_run(folder / place):
                 check_same_config(newest_checkpoint(folder / place), run)
         except UserError as error:

@@ -18,7 +18,7 @@ from omegaconf.errors import (
 )
 from yaml import YAMLError
 
-from headscope.config.messages import suggestion
+from headscope.config.messages import RENAMED, suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
@@ -94,6 +94,8 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
+        if error.full_key in RENAMED:
+            return f"{error.full_key} is now {RENAMED[error.full_key]}"
         known: Any = OmegaConf.to_container(error.parent_node, resolve=False) or {}
         known = {key: each for key, each in known.items() if key != "hydra" and key[0] != "_"}
         return f"{error.full_key}: there is no such key{suggestion(error.key, known)}"

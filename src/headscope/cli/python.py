@@ -29,8 +29,12 @@ class TrainResult:
     summary: dict[str, Any]
 
 
-def train(words: Sequence[str] = ()) -> TrainResult:
+def train(words: Sequence[str] = (), *, callbacks: Any = (), logger: Any = None) -> TrainResult:
     """Trains a GPT, as `headscope train` does with the same words, such as `model.heads=8`.
+
+    `callbacks` is a callback of Lightning or a list of them, in addition to those of the
+    configuration. `logger` is a logger, a list of them, or False for none, instead of those of the
+    configuration.
 
     In a notebook, the progress is one line that changes. An interrupt (Ctrl-C, or the stop button)
     saves a checkpoint, prints how to continue, and raises KeyboardInterrupt. Afterwards, the
@@ -39,8 +43,18 @@ def train(words: Sequence[str] = ()) -> TrainResult:
     Raises UserError if a word, a value or a file is wrong, or if memory or disk space runs out.
     Other signals that end a process, such as SIGTERM, save too and end it.
     """
+    from lightning.pytorch import Callback  # slow
+    from lightning.pytorch.loggers import Logger
+
     if isinstance(words, str):
         raise UserError(f"give a list of words, such as [{words!r}]")
+    callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+    loggers = None if logger in (None, True) else logger or []
+    loggers = [loggers] if isinstance(loggers, Logger) else loggers
+    for kind, objects in ((Callback, callbacks), (Logger, loggers or ())):
+        if wrong := [each for each in objects if not isinstance(each, kind)]:
+            raise UserError(f"{wrong[0]!r} is not an object of the class {kind.__name__}")
+    task_of_run = partial(run, in_python=True, callbacks=callbacks, loggers=loggers)
     results: list[Any] = []
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     outer = GlobalHydra.instance().hydra  # if the program itself uses Hydra
@@ -48,7 +62,7 @@ def train(words: Sequence[str] = ()) -> TrainResult:
 
     def task(composed: Any) -> None:
         try:
-            results.append(TrainResult(*attempt(partial(run, in_python=True), composed)))
+            results.append(TrainResult(*attempt(task_of_run, composed)))
         except Exception as error:  # Hydra would print a line about it
             results.append(error)
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -50,18 +51,26 @@ def arguments(words: list[str]) -> list[str]:
     return [*forced, *WRITES_NOTHING]
 
 
-def train(composed: DictConfig) -> float:
-    """Trains a model as the configuration `composed` says. Returns the final validation loss."""
+def train(composed: DictConfig) -> float | None:
+    """Trains a model as the configuration `composed` says. Returns the final validation loss, or
+    None without validation."""
     sweep = HydraConfig.get().mode == RunMode.MULTIRUN
-    return run(composed, sweep=sweep)[1]["val_loss"]
+    return run(composed, sweep=sweep)[1].get("val_loss")
 
 
 def run(
-    composed: DictConfig, *, sweep: bool = False, in_python: bool = False, quiet: bool = False
+    composed: DictConfig,
+    *,
+    sweep: bool = False,
+    in_python: bool = False,
+    quiet: bool = False,
+    callbacks: Sequence[Any] = (),
+    loggers: Sequence[Any] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Trains a model as the configuration `composed` says. Returns the run folder and the content
     of its summary.json. The runs of a `sweep` continue automatically. They, and a run `in_python`,
-    use one device each. `quiet` prints nothing but warnings."""
+    use one device each. `quiet` prints nothing but warnings. `callbacks` are added to those of the
+    configuration, and `loggers` replace them."""
     started = core_seconds()
     # These imports are slow, and --help and errors in the command line do not need them.
     from headscope.checkpoint import Stored
@@ -69,12 +78,14 @@ def run(
     from headscope.training import console as output
     from headscope.training import resume as resuming
     from headscope.training.build import build
+    from headscope.training.callbacks.progress import new_console
+    from headscope.training.callbacks.progress import say as say_to
     from headscope.training.run import fit
-    from headscope.training.trainer import silence_libraries
+    from headscope.training.trainer import silence_libraries, torch_flags_restored
 
     silence_libraries()
-    console = output.new_console(quiet=quiet or processes.rank() > 0)
-    say = partial(output.say, console)
+    console = new_console(quiet=quiet or processes.rank() > 0)
+    say = partial(say_to, console)
     warn = partial(say, style="yellow")
     resume: Stored | None = None
     changes: list[str] = []
@@ -90,10 +101,14 @@ def run(
     again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
     if in_python:
         again = f"headscope.train({run_folder.resume_words(folder, config)})"
+        again += ", with the same callbacks= and logger=" if callbacks or loggers else ""
+    if sweep and config.trainer.arguments.get("fast_dev_run"):
+        raise UserError("trainer.fast_dev_run keeps no results: leave it out, or leave out -m")
     in_use = run_folder.in_use(folder, say=say if sweep else None)
     with (
         in_use if processes.rank() == 0 else nullcontext(),
         processes.report_lost_process(folder, again),
+        torch_flags_restored(),
     ):
         if resume and processes.rank() == 0:
             for line in resuming.sources(config, keys):
@@ -107,7 +122,15 @@ def run(
                 say(f"{run_folder.shown(folder)} is already finished")
                 return folder, summary
         try:
-            run = build(config, folder=folder, console=console, resume=resume, processes=connected)
+            run = build(
+                config,
+                folder=folder,
+                console=console,
+                resume=resume,
+                processes=connected,
+                callbacks=callbacks,
+                loggers=loggers,
+            )
         except UserError as error:
             if resume is None or str(resume.path) in str(error):
                 raise
@@ -123,6 +146,9 @@ def run(
             if not connected.is_first:
                 sys.exit(0)  # the exit code of the run is that of the first process
             raise
-        if connected.is_first:
+        if run.trainer.fast_dev_run and connected.is_first:
+            say("fast_dev_run: training and validation work; nothing is kept")
+            run_folder.remove_unused(folder)
+        elif connected.is_first:
             output.print_results(run, summary)
         return folder, summary

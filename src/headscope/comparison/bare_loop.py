@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -15,7 +16,6 @@ from headscope.data.batches import TrainingBatches
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 from headscope.training.build import Run, build
-from headscope.training.flops import synchronize
 
 
 def built(config: TrainConfig, folder: Path) -> Run:
@@ -58,7 +58,7 @@ class BareLoop:
         self.precision = run.trainer.precision_plugin.forward_context
         self.steps = enumerate(
             TrainingBatches(
-                run.store.train,
+                run.data.store.train,
                 block_size=run.config.model.block_size,
                 batch_size=run.config.trainer.batch_size,
                 seed=run.config.seed,
@@ -87,3 +87,9 @@ class BareLoop:
         seconds = time.perf_counter() - started
         self.losses.append(float(loss.detach()))
         return 1e3 * seconds / count
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits until a GPU has finished all launched kernels, which run asynchronously."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

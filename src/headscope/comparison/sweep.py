@@ -96,10 +96,11 @@ def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
     row["run"] = " ".join(run.folder.name for run in runs)
     row["seed"] = " ".join(run.settings.get("seed", "") for run in runs)
     summaries = [run.summary for run in runs if run.state == "finished"]
-    for name in RESULTS if summaries else ():
-        row[name] = statistics.mean(summary[name] for summary in summaries)
-    if len(summaries) > 1:
-        row["deviation"] = statistics.stdev(summary["val_loss"] for summary in summaries)
+    for name in RESULTS:
+        found = [summary[name] for summary in summaries if summary[name] is not None]
+        row |= {name: statistics.mean(found)} if found else {}
+        if name == "val_loss" and len(found) > 1:
+            row["deviation"] = statistics.stdev(found)
     states = [run.state for run in runs]
     counts = {state: states.count(state) for state in ("finished", "unfinished", "failed")}
     mixed = [f"{count} {state}" for state, count in counts.items() if count]

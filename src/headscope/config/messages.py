@@ -22,6 +22,13 @@ TYPE_NAMES = {
     type(None): "null",
 }
 
+RENAMED = {
+    "callbacks.save_every_minutes": "callbacks.saving.every_minutes",
+    "callbacks.keep_steps": "callbacks.saving.keep_steps",
+    "callbacks.early_stopping_patience": "callbacks.early_stopping.patience",
+}
+"""Former names of keys, and the present ones."""
+
 
 def alternatives(expected: Any) -> tuple[Any, ...]:
     """The types of a union, or the only type."""

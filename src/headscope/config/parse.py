@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.config.messages import alternatives, described, join, suggestion
+from headscope.config.messages import RENAMED, alternatives, described, join, suggestion
 from headscope.config.own_parts import COMPOSED, not_allowed
-from headscope.config.parts import GROUPS, Part, arguments_of, keys_of, locate
+from headscope.config.parts import GROUPS, Part, arguments_of, is_foreign, keys_of, locate
 from headscope.errors import UserError, short
 
 Result = TypeVar("Result")
@@ -26,6 +26,8 @@ Positive = Annotated[int, 1]
 Count = Annotated[int, 0]
 NonNegative = Annotated[float, 0]
 Texts = str | list[str] | None
+Others = Annotated[dict[str, Any], "others"]
+"""The type of an argument that gets all unknown keys, if the person has composed the data."""
 
 NO_KEYS = ("_target_", "_partial_", "_error_")
 
@@ -57,6 +59,8 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
     target = data.get("_target_")
     if not isinstance(target, str):
         raise UserError(f"{key}._target_={short(target)} must be the name of a class or function")
+    if not composed and is_foreign(data, group):
+        raise UserError(f"{key}._target_={short(target)}: a checkpoint may not name this")
     if not composed and (problem := not_allowed(group, target)):
         if group.partition("/")[0] == "model":
             raise UserError(problem)
@@ -69,8 +73,10 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
         called = locate(target)
     except UserError as error:
         raise UserError(f"{key}._target_={short(target)}: {error}") from error
-    known = keys_of(called, group, f"{key}._target_={target}")
     COMPOSED.add((group, target))
+    if is_foreign(data, group):
+        return Part(data)
+    known = keys_of(called, group, f"{key}._target_={target}")
     # Keys of the former choice, which `_target_` replaced, are dropped if they are null.
     given = {name: each for name, each in data.items() if name in known or each is not None}
     given = {name: each for name, each in given.items() if name not in NO_KEYS}
@@ -79,6 +85,8 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
 
 def check_group(data: Any, key: str) -> None:
     if not isinstance(data, Mapping):
+        if key in RENAMED:
+            raise UserError(f"{key} is now {RENAMED[key]}")
         raise UserError(
             f"{key or 'the configuration'}={short(data)}: this is a group of keys: set one of its "
             f"keys with {key}.KEY=value"
@@ -92,7 +100,15 @@ def checked_keys(
     `data`, and `group` that of a part, with a slash. Raises UserError for the same reasons as
     `parse`."""
     check_group(data, key)
-    if others := [name for name in data if name not in known]:
+    rest = next((name for name, each in known.items() if each.annotation == Others), None)
+    known = {name: each for name, each in known.items() if name != rest or composed}
+    others = [name for name in data if name not in known or name == rest]
+    if rest in known:
+        data = {name: each for name, each in data.items() if name not in others} | {
+            rest: {name: data[name] for name in others}
+        }
+        others = []
+    if others:
         inside = {name: each.annotation for name, each in known.items()}
         inside |= {name: arguments_of(each) for name, each in inside.items() if is_dataclass(each)}
         problem = f"{join(key, others[0])}: there is no such key{suggestion(others[0], inside)}"
@@ -117,7 +133,7 @@ def checked_keys(
 def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> Any:
     """Returns `value` if it has the type `expected`, and raises UserError otherwise. If a float is
     expected, an integer is converted to a float."""
-    if expected in (Any, inspect.Parameter.empty) or isinstance(expected, str):
+    if expected in (Any, inspect.Parameter.empty, Others) or isinstance(expected, str):
         return value  # a constructor without types
     for each in alternatives(expected):
         if each is Part and value is not None:

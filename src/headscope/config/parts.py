@@ -4,6 +4,7 @@ a tokenizer. The keys of a part are the arguments of its constructor."""
 import inspect
 import sys
 import traceback
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
@@ -24,7 +25,8 @@ class Group(NamedTuple):
     """A group of parts in conf/, whose classes are subclasses of `base`. No keys are the `first`
     arguments and those in `given`, which headscope supplies, and those in `in_code`, which only
     code sets. A part need not take those in `optional`. It is called `later`, when the supplied
-    arguments are known, or at once."""
+    arguments are known, or at once. If it is not headscope's, Hydra builds a part of a group
+    `by_hydra`, without our checks of its keys."""
 
     base: str
     given: tuple[str, ...] = ()
@@ -32,6 +34,7 @@ class Group(NamedTuple):
     optional: tuple[str, ...] = ()
     first: int = 0
     later: bool = True
+    by_hydra: bool = False
 
 
 SIZES = ("embed_dim", "block_size", "heads", "head_dim")
@@ -50,6 +53,11 @@ GROUPS = {
     "data": Group("headscope.Corpus", later=False),
     "optimizer": Group("torch.optim.Optimizer", OF_OPTIMIZER, (), OF_OPTIMIZER),
     "thresholds": Group("headscope.Thresholds", later=False),
+    "callbacks": Group(
+        "lightning.pytorch.Callback", ("console",), (), ("console",), later=False, by_hydra=True
+    ),
+    "callbacks/thresholds": Group("headscope.Thresholds", later=False),
+    "logger": Group("lightning.pytorch.loggers.Logger", later=False, by_hydra=True),
     "schedule": Group("headscope.Schedule", ("max_steps",), (), ("max_steps",), later=False),
 }
 """The groups of parts, by their folder in conf/."""
@@ -96,6 +104,11 @@ def build_part(part: Part | None, group: str, **given: Any) -> Any:
     return lambda *args, **given: make(
         *args, **{name: value for name, value in given.items() if name not in lacking}
     )
+
+
+def is_foreign(part: Mapping[str, Any], group: str) -> bool:
+    """Whether Hydra builds this part: a callback or a logger that is not headscope's."""
+    return GROUPS[group].by_hydra and not str(part.get("_target_")).startswith("headscope.")
 
 
 def locate(target: str) -> Any:
@@ -158,7 +171,7 @@ def arguments_of(target: Any) -> dict[str, inspect.Parameter]:
 def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Parameter]:
     """The arguments of a part that are its keys. Raises UserError if the class or function, which
     the configuration names as `named`, cannot be a part of the group."""
-    base, given, in_code, optional, first, _ = GROUPS[group]
+    base, given, in_code, optional, first, *_ = GROUPS[group]
     taken = arguments_of(target)
     no_keys = (*given, *in_code, *[*taken][:first])
     if isinstance(target, type) and not issubclass(target, locate(base)):
@@ -178,9 +191,12 @@ def defaults_in_conf(group: str) -> dict[str, dict[str, Any]]:
     """The targets that headscope's own conf/ names in a group, and the values of their keys. The
     key `choice` is the name of the file."""
     found = {}
-    for file in sorted((CONF / group).glob("*.yaml")):
+    folder = group if (CONF / group).is_dir() else group.rpartition("/")[2]  # thresholds
+    for file in sorted((CONF / folder).glob("*.yaml")):
         keys = yaml.safe_load(file.read_text(encoding="utf-8"))
         keys = keys.get(group.rpartition("/")[2], keys)  # in the package of the group above
+        if GROUPS[group].by_hydra:  # each has a name
+            keys = keys.get(file.stem, {})
         if "_target_" in keys:
             found[keys["_target_"]] = keys | {"choice": file.stem}
     return found

@@ -1,10 +1,10 @@
-"""The keys of a training run, except those of its parts: conf/train.yaml, trainer and callbacks."""
+"""The keys of a training run, except those of its parts: conf/train.yaml and trainer."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
-from headscope.config.parse import Count, NonNegative, Positive, Texts
-from headscope.config.parts import Part
+from headscope.config.parse import Count, NonNegative, Others, Positive, Texts
+from headscope.config.parts import Part, is_foreign
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true"]
 PRECISIONS = get_args(Precision)
@@ -29,45 +29,7 @@ class TrainerConfig:
     compile: Literal["auto"] | bool
     checkpoint_activations: bool
     loss_chunk_tokens: Literal["auto"] | Count | None
-
-
-@dataclass(kw_only=True)
-class LoggerConfig:
-    _target_: Literal["lightning.pytorch.loggers.TensorBoardLogger"]
-
-
-@dataclass(kw_only=True)
-class AttentionLogConfig:
-    text: str | None
-    steps: Count
-    images: Count
-    step_megabytes: NonNegative
-    run_megabytes: NonNegative
-
-
-@dataclass(kw_only=True)
-class HeadsConfig:
-    every_steps: Count
-    windows: Positive
-    thresholds: Part
-
-
-@dataclass(kw_only=True)
-class SamplesConfig:
-    prompt: str
-    max_new_tokens: Count
-    temperature: NonNegative
-    top_k: Positive | None
-
-
-@dataclass(kw_only=True)
-class CallbacksConfig:
-    attention: AttentionLogConfig
-    heads: HeadsConfig
-    samples: SamplesConfig
-    save_every_minutes: NonNegative
-    keep_steps: list[Count]
-    early_stopping_patience: Positive | None
+    arguments: Others = field(default_factory=dict)  # of lightning.Trainer, such as profiler
 
 
 @dataclass(kw_only=True)
@@ -84,5 +46,23 @@ class TrainConfig:
     optimizer: Part
     schedule: Part
     trainer: TrainerConfig
-    logger: LoggerConfig | None = None
-    callbacks: CallbacksConfig
+    callbacks: dict[str, Part | None] = field(default_factory=dict)
+    logger: dict[str, Part | None] = field(default_factory=dict)
+
+    def kept(self) -> dict[str, Any]:
+        """The plain data that a checkpoint keeps: all keys except those of `added`."""
+        kept = asdict(self)
+        del kept["logger"], kept["trainer"]["arguments"]
+        every = kept["callbacks"].items()
+        ours = {name: each for name, each in every if each and not is_foreign(each, "callbacks")}
+        return kept | {"callbacks": ours}
+
+    def added(self) -> list[str]:
+        """The keys of what a checkpoint does not keep, because it may be anyone's code: loggers,
+        callbacks that are not headscope's, and arguments of lightning.Trainer."""
+        own = [n for n, each in self.callbacks.items() if each and is_foreign(each, "callbacks")]
+        return [
+            *(f"callbacks.{name}" for name in own),
+            *(f"logger.{name}" for name, each in self.logger.items() if each),
+            *(f"trainer.{name}" for name in self.trainer.arguments),
+        ]

@@ -60,14 +60,6 @@ trainer:
    val_batch_size: 4, final_validation: whole, log_every_steps: 10, accelerator: auto,
    devices: auto, num_nodes: 1, precision: auto, compile: auto,
    checkpoint_activations: false, loss_chunk_tokens: auto}
-logger: {_target_: lightning.pytorch.loggers.TensorBoardLogger}
-callbacks:
-  attention: {text: null, steps: 40, images: 8, step_megabytes: 4.0, run_megabytes: 200.0}
-  heads: {every_steps: 100, windows: 4, thresholds: {_target_: headscope.Thresholds}}
-  samples: {prompt: "", max_new_tokens: 100, temperature: 0.8, top_k: null}
-  save_every_minutes: 5.0
-  keep_steps: []
-  early_stopping_patience: null
 """
 """How an imported model was trained is unknown, so these are the settings of
 conf/experiment/finetune.yaml. There are no steps: the model card says so."""

@@ -1,4 +1,4 @@
-"""Training and validation batches from a token array.
+"""Training batches from a token array.
 
 A batch is a pair (inputs, targets) of int64 tensors, each with the shape (B, T). The target at each
 position is the next token. Inputs and targets are views of one tensor (B, T + 1), so they are not
@@ -8,7 +8,6 @@ Shapes: B batch, T block_size, N tokens.
 """
 
 import itertools
-import math
 import mmap
 import signal
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from headscope.data.machine import machine_memory
+from headscope.data.shuffle import Shuffle
 from headscope.errors import UserError
 
 Batch = tuple[Tensor, Tensor]
@@ -32,13 +32,6 @@ Gather = Callable[[np.ndarray], Tensor]
 
 BATCHES_PER_CHUNK = 64
 """Number of batches whose start positions are computed together, as fast as those of one batch."""
-
-ROUNDS = 4
-"""The number of rounds of the network. If `hash_with_key` were perfectly random, two rounds would
-be enough (Luby & Rackoff 1988)."""
-
-FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
-HALF = np.uint64(32)
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -124,49 +117,6 @@ class TrainingBatches(IterableDataset[Batch]):
             first_batch = 0
 
 
-class Shuffle:
-    """A random permutation of range(size). Each element is computed on demand, so memory and set-up
-    time do not depend on `size`.
-
-    This is a Feistel network (Luby & Rackoff 1988). The numbers 0, 1, 2 and so on fill a table with
-    about sqrt(size) rows and columns. Each round first shifts every column cyclically by a hash of
-    its column index, and then every row by a hash of its row index. Both shifts are invertible, so
-    the result is a permutation of the table. The table can have more cells than `size`: a result
-    that is not below `size` is permuted again until it is (cycle walking). Black & Rogaway 2002,
-    "Ciphers with Arbitrary Finite Domains", describe both the table and cycle walking. `random`
-    draws the keys of the hash.
-    """
-
-    def __init__(self, size: int, random: np.random.Generator) -> None:
-        rows = math.isqrt(size - 1) + 1
-        self.size = np.uint64(size)
-        self.rows = np.uint64(rows)
-        self.columns = np.uint64(-(-size // rows))
-        self.keys = random.integers(2**64, size=(ROUNDS, 2), dtype=np.uint64)
-
-    def __call__(self, indices: np.ndarray) -> np.ndarray:
-        """The elements of the permutation at `indices`. The indices are int64 of any shape, and so
-        is the result."""
-        result = self._permute_table(indices.astype(np.uint64))
-        while (outside := result >= self.size).any():
-            result[outside] = self._permute_table(result[outside])
-        return result.astype(np.int64)
-
-    def _permute_table(self, cells: np.ndarray) -> np.ndarray:
-        row, column = np.divmod(cells, self.columns)
-        for column_key, row_key in self.keys:
-            row = (row + hash_with_key(column, column_key)) % self.rows
-            column = (column + hash_with_key(row, row_key)) % self.columns
-        return row * self.columns + column
-
-
-def hash_with_key(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
-    """A pseudo-random 32-bit hash of each number. Each key gives a different hash function."""
-    bits = (numbers + key) * FACTORS[0]
-    bits ^= bits >> HALF
-    return (bits * FACTORS[1]) >> HALF
-
-
 def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
     """Returns a function that copies windows from `tokens`, an array in memory or a memory-mapped
     file."""
@@ -223,69 +173,6 @@ def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
 def ignore_interrupts(worker: int) -> None:
     """Ctrl-C reaches the worker process too. Only the training process should react to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-class ValidationWindows(IterableDataset[Batch]):
-    """Batches of validation windows. The windows have T tokens, are in text order and do not
-    overlap. So every token except the first is predicted exactly once.
-
-    If the last window is shorter, it is a separate batch. If `every` is n, only every n-th window
-    is used: a fixed subset, spread over the whole text. With several ranks, each rank gets every
-    `world_size`-th batch. All ranks get the same number of batches: the last ranks may get an empty
-    batch (0, T) at the end.
-    """
-
-    def __init__(
-        self,
-        tokens: np.ndarray,
-        *,
-        block_size: int,
-        batch_size: int,
-        every: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if len(tokens) < 2:
-            raise UserError(
-                f"the validation text has {len(tokens)} tokens, but needs at least 2: add text"
-            )
-        self.tokens = np.asarray(tokens)
-        self.block_size, self.batch_size, self.every = block_size, batch_size, every
-        self.rank, self.world_size = rank, world_size
-
-    def __iter__(self) -> Iterator[Batch]:
-        full, rest = divmod(len(self.tokens) - 1, self.block_size)
-        starts = np.arange(0, full, self.every) * self.block_size
-        offsets = np.arange(self.block_size + 1)
-        batches = math.ceil(len(starts) / self.batch_size)
-        with_rest = batches + (rest > 0 and full % self.every == 0)
-        rounds = math.ceil(with_rest / self.world_size)
-        for index in range(self.rank, rounds * self.world_size, self.world_size):
-            if index == batches and with_rest > batches:
-                yield as_batch(self.tokens[None, full * self.block_size :])
-            else:
-                first = index * self.batch_size
-                batch_starts = starts[first : first + self.batch_size, None]
-                yield as_batch(self.tokens[batch_starts + offsets])
-
-
-def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
-    """Evenly spaced windows of the tokens, as an int64 tensor (`windows`, `length`). A short text
-    gives fewer windows, and a text shorter than `length` gives one shorter window."""
-    length = min(length, len(tokens))
-    candidates = tokens[: len(tokens) // length * length].reshape(-1, length)
-    chosen = np.linspace(0, len(candidates) - 1, min(windows, len(candidates))).astype(int)
-    return torch.from_numpy(candidates[chosen].astype(np.int64))
-
-
-def first_passage(tokens: np.ndarray, length: int) -> list[int]:
-    """The first `length` tokens of a split, without the end-of-text token before the first
-    document."""
-    return tokens[1 : length + 1].tolist()
-
-
-def as_batch(windows: np.ndarray) -> Batch:
-    return inputs_and_targets(torch.from_numpy(windows.astype(np.int64)))
 
 
 def inputs_and_targets(windows: Tensor) -> Batch:

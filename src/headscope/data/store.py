@@ -67,7 +67,7 @@ def prepare_store(
     corpus: Corpus,
     make_tokenizer: Callable[[Iterable[str]], Tokenizer],
     *,
-    root: Path,
+    root: str | Path = "data",
     track: encode.Track | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> TokenStore:
@@ -87,7 +87,7 @@ def prepare_store(
     named = [f"{each.__module__}.{each.__qualname__}" for each in (make.func, *make.args) if each]
     parts = [FORMAT, of_corpus, named, make.keywords]
     fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    folder = root / f"{corpus.name}-{fingerprint[:16]}"
+    folder = Path(root) / f"{corpus.name}-{fingerprint[:16]}"
     if corpus.notice:
         say(corpus.notice)
     if not folder.exists():

@@ -1,41 +1,42 @@
-"""Builds all parts of a training run from its configuration."""
+"""Builds all parts of a training run from its configuration: data, module, callbacks, loggers and
+trainer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import Logger
 from rich.console import Console
+from torch import nn
 
 from headscope import checkpoint
 from headscope.config.messages import full_keys
 from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
+from headscope.data.corpus import Corpus
 from headscope.data.encode import answers_of
 from headscope.data.module import TokenDataModule, validation_stride
-from headscope.data.store import TokenStore, prepare_store
+from headscope.data.store import prepare_store
 from headscope.data.tokenizer import stored
+from headscope.errors import UserError, first_line
 from headscope.nn import GPT
 from headscope.nn.loss import Answers
-from headscope.training.callbacks.checkpoint_saver import CheckpointSaver
-from headscope.training.callbacks.clock import Clock
-from headscope.training.callbacks.from_config import optional_callbacks
-from headscope.training.callbacks.progress import ProgressReport
-from headscope.training.callbacks.samples import Samples
-from headscope.training.check import check
-from headscope.training.console import say, track
+from headscope.training.callbacks.progress import say
+from headscope.training.console import track
 from headscope.training.module import LanguageModel
-from headscope.training.optimizer import optimizer_of
 from headscope.training.processes import Processes, connect
-from headscope.training.resume import (
-    check_same_text,
-    check_training_state,
-    how_to_continue,
+from headscope.training.resume import check_same_text, check_training_state
+from headscope.training.trainer import (
+    build_callbacks,
+    build_loggers,
+    build_trainer,
+    on_gpu,
+    precision_of,
 )
-from headscope.training.trainer import build_trainer, on_gpu, precision_of
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,11 @@ class Run:
     processes: Processes
     console: Console
     resume: checkpoint.Stored | None
-    store: TokenStore
     data: TokenDataModule
     module: LanguageModel
-    samples: Samples
-    checkpoint_saver: CheckpointSaver
-    trainer: Trainer
+    added: list[str]
+    """What a checkpoint of this run does not keep, by key or class."""
+    trainer: Any  # lightning.Trainer, which does not declare all of its attributes
 
     @property
     def model(self) -> GPT:
@@ -63,6 +63,13 @@ class Run:
         """Prints a line."""
         say(self.console, line)
 
+    def callbacks(self) -> list[Callback]:
+        return self.trainer.callbacks
+
+    def callback(self, kind: type) -> Any:
+        """The first callback of this class, or None."""
+        return next((each for each in self.callbacks() if isinstance(each, kind)), None)
+
 
 def build(
     config: TrainConfig,
@@ -71,87 +78,109 @@ def build(
     console: Console,
     resume: checkpoint.Stored | None = None,
     processes: Processes | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] | None = None,
 ) -> Run:
     """Builds the run that `config` describes. Does not write to `folder`, the folder of the run. If
     `resume` is given, the run continues from this checkpoint in `folder`. If several `processes`
-    train together, each of them builds the run; by default, only this process trains.
+    train together, each of them builds the run; by default, only this process trains. `callbacks`
+    are added to those of `config`, and `loggers` replace them.
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
     processes = processes or connect(config.trainer, alone=True)
-    warn = partial(say, console, style="yellow")
-    check(config, processes.count)
     # A run may start from the weights of another run, which need the tokenizer of that run.
     weights = None
     if config.init_from and not resume:
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
         config = replace(config, tokenizer=weights.config.tokenizer)
+    corpus: Corpus = build_part(config.data, "data")
     origin = resume if resume and config.init_from else weights
-    corpus = build_part(config.data, "data")
+    data = build_data(config, corpus, origin, processes, console)
+    if resume:
+        check_same_text(resume, data.store)
+        checkpoint.check_weights(config.model, data.store.tokenizer, resume.weights())
+    answers = answers_of(corpus, data.store.tokenizer)
+    module = build_module(config, data, weights, answers)
+    objects = [type(each).__name__ for each in callbacks]
+    if loggers is not None:
+        config = replace(config, logger={})
+        objects += [type(each).__name__ for each in loggers]
+    added = [*config.added(), *objects]
+    contents = checkpoint.contents(
+        config, module.tokenizer, data.store.name, precision_of(config.trainer), answers
+    ) | {"added": added}
+    trainer = build_trainer(
+        config,
+        folder,
+        build_callbacks(config, console, callbacks),
+        build_loggers(config, folder, resume) if loggers is None else loggers,
+        processes,
+        contents,
+    )
+    if resume:
+        check_training_state(resume, trainer)
+    return Run(folder, config, processes, console, resume, data, module, added, trainer)
+
+
+def build_data(
+    config: TrainConfig,
+    corpus: Corpus,
+    origin: checkpoint.Stored | None,
+    processes: Processes,
+    console: Console,
+) -> TokenDataModule:
+    """The batches of training and validation. The text is encoded if it was not before, with the
+    tokenizer of `origin` if this is given."""
     if origin:
         own = checkpoint.own_tokenizer(origin)
         tokenizer: Any = partial(stored, own, state=origin.data["tokenizer"])
     else:
         tokenizer = build_part(config.tokenizer, "tokenizer")
-    root, show = Path(config.store_dir), partial(track, console=console)
     with processes.first_goes_first():
-        store = prepare_store(corpus, tokenizer, root=root, track=show, say=warn)
-    if resume:
-        check_same_text(resume, store)
-        checkpoint.check_weights(config.model, store.tokenizer, resume.weights())
-    answers = answers_of(corpus, store.tokenizer)
-    module = build_module(config, store, weights, folder, answers, warn)
-    data = build_data(config, store, processes)
-    samples = Samples(tokenizer=store.tokenizer, seed=config.seed, **vars(config.callbacks.samples))
-    saver = CheckpointSaver(
-        folder=folder / "checkpoints",
-        minutes=config.callbacks.save_every_minutes,
-        largest=processes.largest,
+        store = prepare_store(
+            corpus,
+            tokenizer,
+            root=Path(config.store_dir),
+            track=partial(track, console=console),
+            say=partial(say, console, style="yellow"),
+        )
+    settings, length = config.trainer, config.model.block_size
+    if not settings.max_steps:  # an imported model has none
+        raise UserError("trainer.max_steps=0 must be at least 1")
+    if settings.batch_size % processes.count:
+        below = settings.batch_size // processes.count * processes.count
+        fitting = " or ".join(str(size) for size in (below, below + processes.count) if size)
+        raise UserError(
+            f"trainer.batch_size={settings.batch_size} must be a multiple of the number of devices "
+            f"({processes.count}): for example {fitting}"
+        )
+    steps = min(settings.val_every_steps, settings.max_steps)
+    stride = validation_stride(
+        validation_tokens=len(store.validation),
+        training_tokens=steps * settings.batch_size * settings.accumulate * length,
     )
-    tokens = tokens_per_step(config)
-    # Clock is first. Early stopping comes before the callbacks that read `should_stop`. The saver
-    # is last, because a checkpoint contains the state of all callbacks.
-    callbacks = [
-        Clock(tokens_per_step=tokens, log_every_steps=config.trainer.log_every_steps),
-        ProgressReport(console=console, tokens_per_step=tokens),
-        *optional_callbacks(
-            config, store, samples, folder, probe=corpus.probe_text, say=partial(say, console)
-        ),
-        saver,
-    ]
-    trainer = build_trainer(config, folder, callbacks, processes, resume)
-    if resume:
-        check_training_state(resume, trainer)
-    return Run(
-        folder=folder,
-        config=config,
-        processes=processes,
-        console=console,
-        resume=resume,
-        store=store,
-        data=data,
-        module=module,
-        samples=samples,
-        checkpoint_saver=saver,
-        trainer=trainer,
+    return TokenDataModule(
+        store,
+        block_size=length,
+        batch_size=settings.batch_size // processes.count,
+        accumulate=settings.accumulate,
+        validation_batch_size=settings.val_batch_size,
+        validation_every=stride,
+        final_every=1 if settings.final_validation == "whole" else stride,
+        seed=config.seed,
+        probe_text=corpus.probe_text,
     )
-
-
-def tokens_per_step(config: TrainConfig) -> int:
-    """The tokens of an optimizer step on all devices."""
-    return config.trainer.batch_size * config.trainer.accumulate * config.model.block_size
 
 
 def build_module(
     config: TrainConfig,
-    store: TokenStore,
+    data: TokenDataModule,
     weights: checkpoint.Stored | None,
-    folder: Path,
     answers: Answers | None,
-    warn: Callable[[str], None],
 ) -> LanguageModel:
     """The model, with initial weights or `weights`, and what one optimizer step does."""
-    settings, tokenizer = config.trainer, store.tokenizer
+    settings, tokenizer = config.trainer, data.store.tokenizer
     # The initial weights depend only on the seed. All later random numbers depend only on (seed,
     # step, rank).
     torch.manual_seed(config.seed)
@@ -159,48 +188,34 @@ def build_module(
     if weights and config.init_from:
         checkpoint.load_weights(model, weights, name=config.init_from)
     model.checkpoint_activations = settings.checkpoint_activations
-    make_optimizer = partial(optimizer_of, make=build_part(config.optimizer, "optimizer"))
-    with full_keys(config.optimizer, "optimizer"):
-        make_optimizer(model)  # an invalid setting raises UserError now
     with full_keys(config.schedule, "schedule"):
         schedule = build_part(config.schedule, "schedule", max_steps=settings.max_steps)
-    if not tokenizer.encode_prompt(config.callbacks.samples.prompt):
-        tokenizer.first_token()  # raises UserError if there is none
     compile_model = on_gpu(settings.accelerator) if settings.compile == "auto" else settings.compile
     return LanguageModel(
-        model=model,
-        optimizer=make_optimizer,
+        model,
+        tokenizer,
+        optimizer=optimizer_of(config),
         schedule=schedule,
-        byte_lengths=torch.from_numpy(tokenizer.byte_lengths()),
-        text_per_token_byte=store.text_per_token_byte,
         seed=config.seed,
         gradient_clip=settings.gradient_clip,
-        log_every_steps=settings.log_every_steps,
         compile_model=compile_model,
         loss_chunk_tokens=settings.loss_chunk_tokens,
         answers=answers,
-        warn=warn,
-        how_to_continue=partial(how_to_continue, folder, config),
-        contents=checkpoint.contents(
-            config, tokenizer, store.name, precision_of(settings), answers
-        ),
     )
 
 
-def build_data(config: TrainConfig, store: TokenStore, processes: Processes) -> TokenDataModule:
-    """The batches of training and validation."""
-    settings = config.trainer
-    stride = validation_stride(
-        validation_tokens=len(store.validation),
-        training_tokens=min(settings.val_every_steps, settings.max_steps) * tokens_per_step(config),
-    )
-    return TokenDataModule(
-        store,
-        block_size=config.model.block_size,
-        batch_size=settings.batch_size // processes.count,
-        accumulate=settings.accumulate,
-        validation_batch_size=settings.val_batch_size,
-        validation_every=stride,
-        final_every=1 if settings.final_validation == "whole" else stride,
-        seed=config.seed,
-    )
+def optimizer_of(config: TrainConfig) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    """Makes the optimizer of a model. Raises UserError if a setting of it is wrong."""
+    make = build_part(config.optimizer, "optimizer")
+
+    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        parameters = [each for each in model.parameters() if each.requires_grad]
+        try:
+            with full_keys(config.optimizer, "optimizer"):
+                return make(model=model, params=parameters)
+        except UserError:
+            raise
+        except ValueError as error:  # of torch, about a value
+            raise UserError(f"optimizer: {first_line(error)}") from error
+
+    return optimizer

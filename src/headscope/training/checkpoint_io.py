@@ -1,10 +1,14 @@
 """Translates between Lightning's checkpoints, which are nested dictionaries, and our files.
 
 The state of the optimizer is a dictionary of tensors by name (see `CombinedOptimizer`). It has no
-learning rates: those of the configuration are valid.
+learning rates: those of the configuration are valid. Everything else is plain data, and tensors in
+the states of callbacks.
 """
 
+import json
 import shutil
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +17,44 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
 from headscope.checkpoint import Stored, read, write
+from headscope.checkpoint.file import SUFFIX
+from headscope.errors import UserError
 from headscope.files import new_file
 
-TRAINING = ("callbacks", "running_loss", "threads", "processes", "logged")
-"""The entries of Lightning's checkpoint that a resumed run needs, besides the weights and the state
-of the optimizer. All of them are plain data."""
+OF_LIGHTNING = {
+    *("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "loops", "epoch"),
+    *("global_step", "pytorch-lightning_version", "language_model"),
+}
+"""The entries of a checkpoint that Lightning and LanguageModel make. Callbacks may add others."""
+
+TENSOR = "tensor of a callback"
+"""The only key of a dictionary that stands for a tensor. Its value is the name of the tensor."""
 
 
 class SafetensorsIO(TorchCheckpointIO):
-    """Writes and reads checkpoints of headscope. Reading verifies all checksums.
+    """Writes and reads checkpoints of headscope. `contents` is plain data that each of them gets
+    (see `headscope.checkpoint.contents`). Reading verifies all checksums.
 
     Raises UserError if the file cannot be written, or is damaged.
     """
 
+    def __init__(self, contents: Mapping[str, Any]) -> None:
+        self.contents = contents
+        self.folders: set[Path] = set()  # in which this process has written
+
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
-        write(Path(path), *tensors_and_data(checkpoint))
+        tensors, data = tensors_and_data(checkpoint)
+        write(Path(path), tensors, {**self.contents, **data})
+        self.folders.add(Path(path).parent.resolve())
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Removes a checkpoint from a folder in which this process has written one. Lightning's
+        ModelCheckpoint calls this with paths from its restored state, which may be anyone's."""
+        file = Path(path)
+        if file.suffix == SUFFIX and file.is_file() and file.parent.resolve() in self.folders:
+            file.unlink()
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
         return lightning_checkpoint(read(Path(path)))
@@ -39,28 +64,94 @@ def tensors_and_data(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dic
     """The tensors of Lightning's `checkpoint` by name, and its plain data. Without the state of an
     optimizer, the plain data has no entry `training`."""
     tensors = dict(checkpoint["state_dict"])
-    data = checkpoint["headscope"] | {"step": checkpoint["global_step"]}
+    data: dict[str, Any] = {"step": checkpoint["global_step"]}
     if "optimizer_states" in checkpoint:
         [state] = checkpoint["optimizer_states"]
         tensors |= {f"optimizer.{name}": tensor for name, tensor in state.items()}
-        data["training"] = {key: checkpoint[key] for key in TRAINING}
+        more = {key: each for key, each in checkpoint.items() if key not in OF_LIGHTNING}
+        data["training"] = {
+            "language_model": checkpoint["language_model"],
+            "loops": checkpoint["loops"]["fit_loop"],
+            "callbacks": saved_parts(checkpoint["callbacks"], "callbacks", tensors),
+            "more": saved_parts(more, "more", tensors),
+        }
     return tensors, data
 
 
+def saved_parts(parts: Mapping[str, Any], group: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The plain data of the states of callbacks, or of what they add to a checkpoint. Their tensors
+    are added to `tensors`. Warns of what cannot be saved."""
+    saved = {}
+    for name, part in parts.items():
+        own: dict[str, Tensor] = {}
+        plain = without_tensors(part, f"{group}.{name}", own)
+        if same_after_json(plain):
+            saved[name] = plain
+            tensors |= own
+        else:
+            what = (
+                f"the state of the callback {name}" if group == "callbacks" else f"the entry {name}"
+            )
+            advice = "it must be plain data, the same after JSON, or tensors"
+            warnings.warn(f"{what} is not saved in the checkpoint: {advice}", stacklevel=2)
+    return saved
+
+
+def without_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """`state` with a dictionary in place of each tensor. The tensors are added to `tensors`."""
+    if isinstance(state, Tensor):
+        tensors[name] = state.detach().clone()  # it may be a weight, or a part of another tensor
+        return {TENSOR: name}
+    if isinstance(state, dict):
+        return {key: without_tensors(each, f"{name}.{key}", tensors) for key, each in state.items()}
+    if isinstance(state, list):
+        return [without_tensors(each, f"{name}.{n}", tensors) for n, each in enumerate(state)]
+    return state
+
+
+def with_tensors(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The state of which `without_tensors` made `plain`."""
+    if isinstance(plain, dict):
+        if plain.keys() == {TENSOR}:
+            return tensors[plain[TENSOR]]
+        return {key: with_tensors(each, tensors) for key, each in plain.items()}
+    return [with_tensors(each, tensors) for each in plain] if isinstance(plain, list) else plain
+
+
+def same_after_json(plain: Any) -> bool:
+    try:
+        return json.loads(json.dumps(plain, allow_nan=False)) == plain
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
-    """The checkpoint that Lightning restores, with tensors in memory of their own."""
-    tensors = {
-        prefix: {name: tensor.clone() for name, tensor in stored.tensors(prefix).items()}
+    """The checkpoint that Lightning restores, with tensors in memory of their own. Raises UserError
+    if a tensor is missing."""
+    training = stored.data["training"]
+    tensors = {name: tensor.clone() for name, tensor in stored.tensors("").items()}
+    groups = {
+        prefix: {
+            n.removeprefix(prefix): each for n, each in tensors.items() if n.startswith(prefix)
+        }
         for prefix in ("model.", "optimizer.")
     }
+    try:
+        states = with_tensors(training["callbacks"], tensors)
+        more = with_tensors(training["more"], tensors)
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{stored.path} is damaged: the tensor {error} is missing") from error
     return {
-        "state_dict": {f"model.{name}": weight for name, weight in tensors["model."].items()},
-        "optimizer_states": [tensors["optimizer."]],
+        **more,
+        "state_dict": {f"model.{name}": weight for name, weight in groups["model."].items()},
+        "optimizer_states": [groups["optimizer."]],
         "lr_schedulers": [],
         "epoch": 0,
         "global_step": stored.step,
         "pytorch-lightning_version": lightning.__version__,
-        **{key: stored.data["training"][key] for key in TRAINING},
+        "callbacks": states,
+        "language_model": training["language_model"],
+        "loops": {"fit_loop": training["loops"]},
     }
 
 

@@ -7,6 +7,8 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -27,28 +29,14 @@ from headscope.data.machine import process_cores
 from headscope.data.module import FORWARD_SHARE
 from headscope.data.store import TokenStore
 from headscope.terminal import command, printable
-from headscope.training.callbacks.clock import Clock
-from headscope.training.callbacks.samples import first_words
-from headscope.training.flops import matrix_rate, training_flops
-from headscope.training.run_folder import shown
+from headscope.training.callbacks.early_stopping import EarlyStopping
+from headscope.training.callbacks.progress import say
+from headscope.training.callbacks.samples import Samples, first_words
+from headscope.training.run_folder import is_run, shown
 from headscope.viewer import TAB
 
 if TYPE_CHECKING:
     from headscope.training.build import Run
-
-MFU = 0.4  # typical share of the rate of a large matrix product that training reaches
-
-
-def new_console(*, quiet: bool = False) -> Console:
-    """The console of a run. In a notebook, which claims to be a terminal, it prints plain lines."""
-    terminal = False if Console().is_jupyter else None
-    return Console(quiet=quiet, force_jupyter=False, force_terminal=terminal)
-
-
-def say(console: Console, line: str, style: str | None = None) -> None:
-    """Prints `line` as it is, without markup, colours of numbers or line breaks. Control characters
-    are escaped."""
-    console.print(printable(line), style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def track(
@@ -76,7 +64,7 @@ def track(
 def print_plan(run: "Run", changes: list[str]) -> None:
     """Prints the run folder, the text, the model and the training plan, before the first step. If
     the run is resumed, also prints the step, and the `changes` of the configuration."""
-    config, store = run.config, run.store
+    config, store = run.config, run.data.store
     run.say(f"run         {shown(run.folder)}")
     run.say(
         f"text        {store.name}: {len(store.train):,} training tokens, "
@@ -88,11 +76,12 @@ def print_plan(run: "Run", changes: list[str]) -> None:
     settings = config.trainer
     tokens = settings.batch_size * settings.accumulate * config.model.block_size
     run.say(f"training {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
-    print_time(run, tokens)
     every, at_end = run.data.validation_every, run.data.final_every
     more = "" if every == at_end else f"; at the end on {part_of_split(at_end)}"
-    run.say(f"validation every {settings.val_every_steps:,} steps on {part_of_split(every)}{more}")
-    if config.logger:
+    if run.trainer.limit_val_batches:
+        steps = f"{settings.val_every_steps:,} steps"
+        run.say(f"validation every {steps} on {part_of_split(every)}{more}")
+    if tensorboards(run.trainer):
         run.say(f"watch       {tensorboard_command(run.folder)}")
         run.say(f"            then open {TAB}")
     if run.resume:
@@ -123,32 +112,7 @@ def notes(config: TrainConfig, store: TokenStore) -> list[str]:
         lines.append(
             f"{len(store.train):,} training tokens are so few that the model will memorize them"
         )
-    last = config.trainer.max_steps
-    if late := [step for step in config.callbacks.keep_steps if step > last]:
-        lines.append(f"callbacks.keep_steps: {late} are skipped: trainer.max_steps={last}")
     return lines
-
-
-def print_time(run: "Run", tokens_per_step: int) -> None:
-    """Prints how long training will take, from the FLOPs of a matrix product on this device."""
-    device, settings = run.trainer.strategy.root_device, run.config.trainer
-    size = 512 if device.type == "cpu" else 4096
-    with run.trainer.precision_plugin.forward_context():
-        rate = matrix_rate(device, size=size, rounds=3)
-    steps = settings.max_steps - (run.resume.step if run.resume else 0)
-    flops = steps * tokens_per_step * training_flops(run.model)
-    run.say(
-        f"time        about {duration(flops / (run.processes.count * rate * MFU))} of training, "
-        f"at {MFU:.0%} of the {rate / 1e9:,.0f} GFLOP/s of a matrix product",
-    )
-
-
-def duration(seconds: float) -> str:
-    """A time in seconds, minutes, hours or days."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
 
 
 def model_table(model: Any) -> Table:
@@ -174,14 +138,18 @@ def part_of_split(every: int) -> str:
     return "the whole split" if every == 1 else f"every {ordinal(every)} window of the split"
 
 
-def print_final_validation(run: "Run", clock: Clock) -> None:
-    """Prints what the last validation uses, and how long it will take if this is known."""
+def print_final_validation(run: "Run", whole: bool) -> None:
+    """Prints what the last validation uses, and how long it will take if this is known. `whole` is
+    false if an argument of lightning.Trainer limits it."""
+    if not whole:
+        run.say(f"Validating on {run.trainer.limit_val_batches} of the batches of the split")
+        return
     every = run.data.final_every
-    tokens = len(run.store.validation) // every
-    trained = run.trainer.global_step * clock.tokens_per_step
+    tokens = len(run.data.store.validation) // every
+    trained = run.trainer.global_step * run.data.tokens_per_step
     line = f"Validating on {part_of_split(every)}: {tokens:,} tokens"
     if trained:
-        seconds = FORWARD_SHARE * clock.train_seconds * tokens / trained
+        seconds = FORWARD_SHARE * run.module.timer.seconds() * tokens / trained
         line += f", about {max(1, round(seconds)):,} s"
     run.say(line)
 
@@ -192,19 +160,26 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     console = run.console
-    prompt = run.samples.prompt or first_words(run.store.tokenizer, run.store.validation)
+    samples, store = run.callback(Samples), run.data.store
+    prompt = (samples and samples.prompt) or first_words(store.tokenizer, store.validation)
     if summary["steps"] < run.config.trainer.max_steps:
-        patience = run.config.callbacks.early_stopping_patience
-        run.say(f"stopped early: {patience} validations without a new best")
+        stopping = run.callback(EarlyStopping)
+        reason = "a callback stopped training"
+        if stopping and stopping.wait_count >= stopping.patience:
+            reason = f"{stopping.patience} validations without a new best"
+        run.say(f"stopped early: {reason}")
     console.print()
     console.print(table)
     console.print()
-    if run.samples.max_new_tokens:
-        text = printable(run.samples.sample(run.model, prompt), keep="\n\t")
+    if samples and samples.max_new_tokens:
+        text = printable(samples.sample(run.module, prompt), keep="\n\t")
         rows = [row for line in text.splitlines() for row in wrap(line, 100) if row]
         console.print(Text("\n".join(rows[:5])), soft_wrap=True)
         console.print()
-    best = shown(run.folder / "checkpoints" / "best.safetensors")
+    if not is_run(run.folder):
+        return  # nothing was saved
+    name = "last" if summary["val_loss"] is None else "best"
+    best = shown(run.folder / "checkpoints" / f"{name}.safetensors")
     run.say("Sample from the model:")
     words = [
         f"checkpoint={best}",
@@ -216,7 +191,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     run.say(f"  {command('explore', *words)}")
     run.say("See what each head does:")
     run.say(f"  {command('analyze', *words)}")
-    if run.config.logger:
+    if tensorboards(run.trainer):
         run.say(f"See the losses, the samples, and, at {TAB}, the attention over the steps:")
         run.say(f"  {tensorboard_command(run.folder)}")
 
@@ -228,7 +203,10 @@ def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
         run.say(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
         run.say("            the learning rate schedule now covers the new number of steps")
-    before = resume.data["training"]
+    if lost := [key for key in resume.data["added"] if key not in run.added]:
+        line = "a checkpoint does not keep this; to use it, give its words again"
+        run.say(f"left out    {', '.join(map(str, lost))}: {line}")
+    before = resume.data["training"]["language_model"]
     processes, threads = before["processes"], before["threads"]
     if processes != run.processes.count:
         run.say(
@@ -241,6 +219,10 @@ def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
             f"threads     {threads} before, {now} now: the weights will differ in their last bits "
             f"from those of an uninterrupted run; set OMP_NUM_THREADS={threads} to avoid this",
         )
+
+
+def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
+    return [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
 
 
 def tensorboard_command(folder: Path) -> str:

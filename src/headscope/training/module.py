@@ -17,119 +17,141 @@ from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 
 from headscope.checkpoint.file import is_finite
+from headscope.data.module import TokenDataModule
+from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
-from headscope.training.callbacks.clock import timer_paused
+from headscope.training.combined_optimizer import combined
 from headscope.training.objective import Objective, compile_in_place
-from headscope.training.optimizer import CombinedOptimizer
+from headscope.training.timer import TrainingTimer
 
-Schedule = Callable[[int], float]
+
+class Diverged(UserError):
+    """Raised when the loss or a weight is NaN or infinite."""
+
+    def __init__(self, symptom: str) -> None:
+        super().__init__(
+            f"{symptom}: try a lower optimizer.lr (with Muon also optimizer.matrix_lr) or a longer "
+            "schedule.warmup_steps"
+        )
 
 
 class LanguageModel(LightningModule):
-    """Trains `model` to predict the next token.
+    """Trains `model` to predict the next token, with the batches of a `TokenDataModule`. Works with
+    every `lightning.Trainer`.
 
     The learning rate depends only on the step. The random numbers of a step (for dropout) depend
     only on (seed, step, rank). So a resumed run needs no saved state of a scheduler or random
     number generator.
 
-    - `byte_lengths` (V,): the number of bytes of each token.
-    - `text_per_token_byte`: the bytes of the validation text per byte of its tokens (see
-      `TokenStore`).
-    - `compile_model`: whether to compile the model for training. If compilation fails, `warn` is
-      called with the reason, and training continues without compilation.
+    - `tokenizer`: that of the text. Its bytes per token give the metric `val/bits_per_byte`.
+    - `optimizer`: a function of the model that makes an optimizer, such as `headscope.muon` with
+      its options bound by `functools.partial`.
+    - `schedule`: maps the step to a factor of all learning rates (see `Schedule`).
+    - `gradient_clip`: the maximum norm of the gradient. 0 means no clipping.
+    - `compile_model`: whether to compile the model for training. If compilation fails, the reason
+      is printed, and training continues without compilation.
     - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
     - `answers`: if it is not None, the losses count only these targets (see `counted_targets`).
-    - `how_to_continue`: a function that returns advice for the user. The error message shows the
-      advice when the loss or a weight is NaN or infinite.
-    - `contents`: plain data that is saved in every checkpoint, such as the configuration.
     """
 
-    byte_lengths: Tensor
+    byte_lengths: Tensor  # (V,) the number of bytes of each token
+    text_per_token_byte = 1.0  # the bytes of the validation text per byte of its tokens
+    logs_validate = True  # whether `Trainer.validate` logs its metrics
 
     def __init__(
         self,
-        *,
         model: GPT,
-        optimizer: Callable[[nn.Module], CombinedOptimizer],
-        schedule: Schedule,
-        byte_lengths: Tensor,
-        text_per_token_byte: float,
-        seed: int,
-        gradient_clip: float,
-        log_every_steps: int,
-        compile_model: bool,
-        loss_chunk_tokens: int | Literal["auto"] | None,
-        answers: Answers | None,
-        warn: Callable[[str], None],
-        how_to_continue: Callable[[], str],
-        contents: dict[str, Any],
+        tokenizer: Tokenizer,
+        *,
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        schedule: Callable[[int], float] = lambda step: 1.0,
+        seed: int = 1,
+        gradient_clip: float = 1.0,
+        compile_model: bool = False,
+        loss_chunk_tokens: int | Literal["auto"] | None = "auto",
+        answers: Answers | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False  # `training_step` calls the optimizer
         self.model = model
+        self.tokenizer = tokenizer
         self.objective = Objective(model, chunk_tokens=loss_chunk_tokens)
         self.make_optimizer = optimizer
         self.schedule = schedule
+        byte_lengths = torch.from_numpy(tokenizer.byte_lengths())
         self.register_buffer("byte_lengths", byte_lengths, persistent=False)
-        self.text_per_token_byte = text_per_token_byte
         self.seed = seed
         self.gradient_clip = gradient_clip
-        self.log_every_steps = log_every_steps
         self.compile_model = compile_model
         self.answers = answers
-        self.warn = warn
-        self.how_to_continue = how_to_continue
-        self.contents = contents
+        self.data: TokenDataModule | None = None
+        self.timer = TrainingTimer()
+        self.timed = (0, 0.0)  # step and training seconds at the last log entry
         self.latest_loss: float | None = None
         self.running_loss = torch.zeros(())
         self.running_count = 0  # batches in the sum
 
+    def setup(self, stage: str) -> None:
+        trainer: Any = self.trainer  # Lightning does not declare all attributes
+        self.log_every_steps: int = trainer.log_every_n_steps or 10**9  # 0: never
+        if isinstance(trainer.datamodule, TokenDataModule):
+            self.data = trainer.datamodule
+            self.text_per_token_byte = self.data.store.text_per_token_byte
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = self.make_optimizer(self.model)
-        self.groups = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in optimizer.param_groups
-        ]
+        optimizer = combined(self.make_optimizer(self.model), self.model)
+        self.rates = [group["lr"] for group in optimizer.param_groups]
         return optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
-        checkpoint["headscope"] = self.contents
         # The sums of all processes are saved, because the next logged `train/loss` is a mean that
         # includes steps before this checkpoint.
         sums = torch.zeros(self.trainer.world_size, device=self.device)
         sums[self.global_rank] = self.running_loss
         sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        checkpoint["running_loss"] = {"sum": sums.tolist(), "count": self.running_count}
-        checkpoint["threads"] = torch.get_num_threads()
-        checkpoint["processes"] = self.trainer.world_size
+        checkpoint["language_model"] = {
+            "running_loss": sums.tolist(),
+            "running_count": self.running_count,
+            "threads": torch.get_num_threads(),
+            "processes": self.trainer.world_size,
+            **self.timer.state_dict(),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        running, processes = checkpoint["running_loss"], self.trainer.world_size
-        sums = torch.tensor(running["sum"], dtype=torch.float32).reshape(-1)
+        state = checkpoint["language_model"]
+        processes = self.trainer.world_size
+        sums = torch.tensor([float(each) for each in state["running_loss"]])
         self.running_loss = sums[self.global_rank] if len(sums) == processes else sums.mean()
-        self.running_count = running["count"]
-        # Lightning's counters follow from the step, which is one batch of the only epoch.
-        loops, step = self.trainer.fit_loop.state_dict(), checkpoint["global_step"]
-        for counter in ("total", "current"):
-            loops["epoch_progress"][counter] |= {"ready": 1, "started": 1}
-            for name in ("batch_progress", "manual_optimization.optim_step_progress"):
-                counts = loops[f"epoch_loop.{name}"][counter]
-                counts |= dict.fromkeys(counts, step)
-        checkpoint["loops"] = {"fit_loop": loops}
+        self.running_count = int(state["running_count"])
+        self.timer.load_state_dict(state)
 
     # --- training ---
 
     def on_train_start(self) -> None:
-        # load_state_dict also restores the old learning rates; overwrite them from the
-        # configuration.
-        for group, settings in zip(self._param_groups(), self.groups, strict=True):
-            group.update(settings)
         self.running_loss = self.running_loss.to(self.device)
+        self.timed = (self.global_step, self.timer.seconds())
+        self.set_rates()
+        # Lightning 2.6 loses a step of `self.log` if a run that ended between two validations, and
+        # so with one more, is resumed.
+        trainer: Any = self.trainer
+        loop, every = trainer.fit_loop.epoch_loop, trainer.val_check_batch
+        if loop.restarted_on_last and (every is None or self.global_step % every):
+            loop._batches_that_stepped = self.global_step
+
+    def set_rates(self) -> None:
+        """Sets the learning rates of the next step. Those of a checkpoint do not count, because the
+        configuration may have changed."""
+        factor = self.schedule(self.global_step)
+        for group, rate in zip(self.trainer.optimizers[0].param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.timer.resume()
 
     def training_step(self, batches: list[tuple[Tensor, Tensor]], index: int) -> Tensor:
         """One optimizer step, which is one batch for Lightning. Its gradient is that of the mean
@@ -140,8 +162,6 @@ class LanguageModel(LightningModule):
         seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
         batches = [(x, counted_targets(x, targets, self.answers)) for x, targets in batches]
         counted = self.counted_per_batch(batches)
-        for group, settings in zip(self._param_groups(), self.groups, strict=True):
-            group["lr"] = settings["lr"] * self.schedule(self.global_step)
         # Lightning turns autocast on for all of this method, but only the forward pass needs it.
         with no_autocast(batches[0][0]):
             if self.compile_model:
@@ -159,7 +179,12 @@ class LanguageModel(LightningModule):
         self.running_count += len(batches)
         if self.global_step % self.log_every_steps == 0 or self.global_step == 1:
             self.log_step(grad_norm)
+        self.set_rates()
         return loss.detach()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.global_step >= self.trainer.max_steps > 0:
+            self.trainer.should_stop = True  # makes Lightning validate after the last step
 
     def counted_per_batch(self, batches: list[tuple[Tensor, Tensor]]) -> Tensor | None:
         """The mean number of targets per batch that the loss of this step counts, over the batches
@@ -181,11 +206,11 @@ class LanguageModel(LightningModule):
 
     def compile_objective(self, batch: tuple[Tensor, Tensor]) -> None:
         self.compile_model = False
-        with timer_paused(self.trainer):
+        with self.timer.paused():
             precision = self.trainer.precision_plugin.forward_context()
             problem = compile_in_place(self.objective, batch, precision)
         if problem:
-            self.warn(f"trainer.compile: not compiled ({problem})")
+            self.print(f"trainer.compile: not compiled ({problem})")
 
     def gradients_stay_here(self, later: bool) -> AbstractContextManager[None]:
         """Inside the `with` block, the processes do not exchange gradients, if they do so `later`
@@ -202,24 +227,26 @@ class LanguageModel(LightningModule):
         self.require_finite(self.latest_loss, "training")
         self.running_loss.zero_()
         self.running_count = 0
-        self.log_scalars(
-            {
-                "train/loss": self.latest_loss,
-                # The last group uses optimizer.lr, even if other groups use optimizer.matrix_lr.
-                "train/lr": self._param_groups()[-1]["lr"],
-                "train/grad_norm": float(grad_norm),
-            }
-        )
-
-    def mean_loss(self) -> float | None:
-        """The mean training loss of the steps after the last logged step. Directly after a logged
-        step, or if other processes have computed a part of it, this method returns the logged
-        loss."""
-        if self.running_count and self.trainer.world_size == 1:
-            return float(self.running_loss) / self.running_count
-        return self.latest_loss
+        self.log("train/loss", self.latest_loss, prog_bar=True, logger=False)
+        metrics = {
+            "train/loss": self.latest_loss,
+            # The last group uses optimizer.lr, even if other groups use optimizer.matrix_lr.
+            "train/lr": self.trainer.optimizers[0].param_groups[-1]["lr"],
+            "train/grad_norm": float(grad_norm),
+        }
+        (step, seconds), self.timed = self.timed, (self.global_step, self.timer.seconds())
+        if self.global_step > 1 and self.data:
+            tokens = (self.global_step - step) * self.data.tokens_per_step
+            metrics["train/tokens_per_second"] = tokens / (self.timed[1] - seconds)
+        self.log_scalars(metrics)
 
     # --- validation ---
+
+    def on_validation_start(self) -> None:
+        self.timer.pause()
+
+    def on_train_end(self) -> None:
+        self.timer.pause()
 
     def on_validation_epoch_start(self) -> None:
         dtype = torch.float32 if self.device.type == "mps" else torch.float64  # mps has no float64
@@ -244,36 +271,26 @@ class LanguageModel(LightningModule):
             "val/loss": nats / tokens,
             "val/bits_per_byte": bits_per_byte(nats, size * self.text_per_token_byte),
         }
-        # Early stopping, CheckpointSaver and Trainer.validate read these metrics from the trainer.
-        self.log_dict(metrics, logger=False)
-        if self.trainer.state.fn == "fit":
+        # Early stopping, CheckpointSaver and Trainer.validate read them from the trainer.
+        fitting = self.trainer.state.fn == "fit"
+        self.log_dict(metrics, prog_bar=True, logger=self.logs_validate and not fitting)
+        if fitting and not self.trainer.sanity_checking:
             self.log_scalars(metrics)
 
     def require_finite(self, loss: float, kind: str) -> None:
-        """Raises UserError if `loss` is NaN or infinite, which means that training has diverged."""
+        """Raises Diverged if `loss` is NaN or infinite."""
         if not math.isfinite(loss):
-            raise UserError(self.diverged(f"the {kind} loss is {loss}"))
+            raise Diverged(f"the {kind} loss is {loss} at step {self.global_step}")
 
     def require_finite_weights(self) -> None:
-        """Raises UserError if a weight is NaN or infinite."""
+        """Raises Diverged if a weight is NaN or infinite."""
         for name, weight in self.model.named_parameters():
             if not is_finite(weight):
-                raise UserError(self.diverged(f"the weights of {name} are not finite"))
-
-    def diverged(self, symptom: str) -> str:
-        """The error message for training that has diverged."""
-        return (
-            f"{symptom} at step {self.global_step}: try a lower optimizer.lr (with Muon also "
-            "optimizer.matrix_lr) or a longer schedule.warmup_steps; "
-            f"{self.how_to_continue()}"
-        )
+                raise Diverged(f"the weights of {name} are not finite at step {self.global_step}")
 
     def log_scalars(self, metrics: dict[str, float]) -> None:
         for logger in self.loggers:
             logger.log_metrics(metrics, step=self.global_step)
-
-    def _param_groups(self) -> list[dict[str, Any]]:
-        return self.trainer.optimizers[0].param_groups
 
 
 def seed(device: torch.device, number: int) -> None:

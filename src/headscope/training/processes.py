@@ -83,7 +83,6 @@ class Processes:
     nodes: int = 1
     devices: int | list[int] = 1
     fabric: Any = None  # lightning.fabric.Fabric
-    cpu_group: Any = None  # torch.distributed.ProcessGroup
 
     @property
     def is_first(self) -> bool:
@@ -97,22 +96,10 @@ class Processes:
         """The other processes enter the `with` block when the first process has left it."""
         return self.fabric.rank_zero_first(local=False) if self.fabric else nullcontext()
 
-    def largest(self, *numbers: int) -> tuple[int, ...]:
-        """For each number, the largest value in all processes. Every process must call this at the
-        same point, and gets the same result."""
-        if self.fabric is None:
-            return numbers
-        import torch
-
-        tensor = torch.tensor(numbers)  # on the CPU, so that this does not wait for a GPU
-        torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self.cpu_group)
-        return tuple(tensor.tolist())
-
 
 def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
     """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all.
     Raises UserError if that is not possible, or if a run must be `alone` but has several."""
-    import torch
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -140,8 +127,7 @@ def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
         fabric.launch()
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         raise UserError(f"{words} trainer.accelerator={kind}: {first_line(error)}") from error
-    group = torch.distributed.new_group(backend="gloo")
-    return Processes(fabric.global_rank, count, nodes, devices, fabric, group)
+    return Processes(fabric.global_rank, count, nodes, devices, fabric)
 
 
 def cluster_plugins() -> list[Any]:

@@ -4,10 +4,11 @@ and checks that the checkpoint fits the run.
 The content of a checkpoint is plain data from a file, so all of it is checked before it is used.
 """
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from headscope import checkpoint
 from headscope.checkpoint import Stored, read
 from headscope.checkpoint.finding import without_checkpoint
 from headscope.config.parse import parse, parse_part
-from headscope.config.parts import Part, defaults_in_conf
-from headscope.config.training import TrainConfig
+from headscope.config.parts import Part, defaults_in_conf, is_foreign
+from headscope.config.training import TrainConfig, TrainerConfig
 from headscope.data.store import TokenStore
-from headscope.errors import UserError, short
+from headscope.errors import UserError, first_line, short
 from headscope.files import read_summary
 from headscope.terminal import command
-from headscope.training.callbacks.clock import callbacks_of
+from headscope.training.callbacks.early_stopping import EarlyStopping
 from headscope.training.run_folder import CHECKPOINTS, resume_words
 
 FIXED = (
@@ -32,6 +33,8 @@ FIXED = (
 )
 """Keys and groups that cannot change when a run is resumed. The choice of an optimizer cannot, but
 its keys can, such as `optimizer.lr`."""
+
+TRAINER_KEYS = {each.name for each in fields(TrainerConfig)}
 
 
 def newest_checkpoint(folder: Path, *, warn: Callable[[str], None] | None = None) -> Stored:
@@ -112,9 +115,10 @@ def resumed_config(
     `composed`, the configuration that Hydra composed from the command line, as plain data. Raises
     UserError if one of them must stay the same.
     """
-    config = dict(resume.data["config"])
+    config = {key: each for key, each in resume.data["config"].items() if key != "logger"}
     changes = []
-    for key in (key.replace("/", ".") for key in keys if key != "resume"):
+    typed = [key.replace("/", ".") for key in keys if key != "resume"]
+    for key in (key for key in typed if not is_added(key, composed)):
         for name in FIXED:
             if key == name or (key.startswith(f"{name}.") and name != "optimizer"):
                 raise UserError(
@@ -123,14 +127,35 @@ def resumed_config(
                     f"init_from={resume.run_folder}"
                 )
         before, after = value_at(config, key), value_at(composed, key)
+        if key in ("callbacks", "trainer"):
+            after = {n: each for n, each in after.items() if not is_added(f"{key}.{n}", composed)}
         set_at(config, key, after)
         if before != after:
-            changes.append(f"{key} from {before} to {after}")
+            values = "" if isinstance(after, dict) else f" from {before} to {after}"
+            changes.append(f"{key}{values}")
     # For security, a checkpoint must not decide where files are written, or which code is advised.
     config["store_dir"], config["parts"] = composed["store_dir"], composed["parts"]
     resumed = parse(TrainConfig, config, composed=False)
+    for group in ("callbacks", "logger"):
+        for name, part in composed.get(group, {}).items():
+            if part and is_added(f"{group}.{name}", composed):
+                getattr(resumed, group)[name] = parse_part(part, group, f"{group}.{name}")
+    others = composed["trainer"].items()
+    resumed.trainer.arguments = {k: v for k, v in others if is_added(f"trainer.{k}", composed)}
+    if resumed.trainer.arguments.get("fast_dev_run"):
+        raise UserError("trainer.fast_dev_run trains from the beginning: leave out resume=")
     check_unfinished(resume, resumed)
     return resumed, changes
+
+
+def is_added(key: str, composed: dict[str, Any]) -> bool:
+    """Whether a checkpoint does not keep this key (see `TrainConfig.added`)."""
+    group, _, name = key.partition(".")
+    part = value_at(composed, ".".join(key.split(".")[:2]))
+    own = isinstance(part, dict) and is_foreign(part, "callbacks")
+    argument = group == "trainer" and name and name.partition(".")[0] not in TRAINER_KEYS
+    callback = group == "callbacks" and own and name
+    return group in ("logger", "debug") or bool(argument or callback)
 
 
 def sources(config: TrainConfig, keys: Iterable[str]) -> list[str]:
@@ -203,8 +228,7 @@ class OtherSettings(UserError):
 
 def check_same_config(resume: Stored, config: TrainConfig) -> None:
     """Raises OtherSettings if the configuration in the checkpoint differs from `config`."""
-    before = asdict(resume.config)
-    now = asdict(config)
+    before, now = resume.data["config"], config.kept()
     keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
@@ -220,14 +244,15 @@ def check_unfinished(resume: Stored, config: TrainConfig) -> None:
     summary = read_summary(resume.run_folder)
     if summary is None or summary["steps"] != step:
         return
-    patience = config.callbacks.early_stopping_patience
+    patience = value_at(config.callbacks, "early_stopping.patience")
     callbacks = resume.data["training"].get("callbacks")
-    early_stopping = callbacks.get("patience") if isinstance(callbacks, dict) else None
+    named = EarlyStopping(patience=1).state_key
+    early_stopping = callbacks.get(named) if isinstance(callbacks, dict) else None
     waited = early_stopping.get("wait_count") if isinstance(early_stopping, dict) else None
     if step >= config.trainer.max_steps:
         advice = "a larger trainer.max_steps="
     elif patience is not None and type(waited) is int and waited >= patience:
-        advice = "a larger callbacks.early_stopping_patience=, or null"
+        advice = "a larger callbacks.early_stopping.patience=, or null"
     else:
         return
     raise UserError(
@@ -251,52 +276,46 @@ def check_same_text(resume: Stored, store: TokenStore) -> None:
 
 
 def check_training_state(stored: Stored, trainer: Trainer) -> None:
-    """Raises UserError if the training state of a checkpoint does not fit the run of `trainer`.
-    Lightning restores the states of callbacks without checks: a wrong type would raise an error far
-    from its cause."""
-    # A callback that this run has, but the run before did not have, starts from nothing.
-    saved = stored.data["training"].get("callbacks") or ()
-    callbacks = [each for each in callbacks_of(trainer) if each.state_key in saved]
-    template = {
-        "callbacks": {each.state_key: each.state_dict() for each in callbacks},
-        "running_loss": {"sum": [0.0], "count": 0},
-        "threads": 1,
-        "processes": 1,
-        "logged": {},
-    }
+    """Raises UserError if Lightning's counters in a checkpoint do not fit its step, or if a state
+    has another form than every callback's."""
+    training = stored.data["training"]
+    module, states = training.get("language_model"), training.get("callbacks")
+    plain = isinstance(module, dict) and isinstance(states, dict)
+    counted = plain and all(type(module.get(key)) is int for key in ("threads", "processes"))
+    fits = counted and same_form(training.get("loops"), trainer.fit_loop.state_dict())
+    fits = fits and all(isinstance(each, dict) for each in states.values())
+    if fits:
+        steps = training["loops"]["epoch_loop.manual_optimization.optim_step_progress"]
+        logged = states.get("CheckpointSaver", {}).get("logged", {})
+        fits = steps["total"]["completed"] == stored.step and isinstance(logged, dict)
+    if not fits:
+        raise UserError(does_not_fit(stored))
+
+
+def same_form(value: Any, template: Any) -> bool:
+    """Whether two nested dictionaries have the same keys, and values of the same types."""
+    if isinstance(value, dict) and isinstance(template, dict):
+        same_keys = value.keys() == template.keys()
+        return same_keys and all(same_form(value[key], template[key]) for key in value)
+    return type(value) is type(template)
+
+
+def does_not_fit(stored: Stored) -> str:
+    return (
+        f"{stored.path} cannot be resumed: its training state does not fit this run; the file may "
+        f"be damaged (a new run can start from its weights with init_from={stored.path})"
+    )
+
+
+@contextmanager
+def report_wrong_state(stored: Stored | None) -> Iterator[None]:
+    """Inside the `with` block, an error of Lightning while it restores the training state of a
+    checkpoint, such as a missing entry, becomes a UserError."""
     try:
-        check_structure(stored.data["training"], template, "training")
-    except Mismatch as error:
-        raise UserError(
-            f"{stored.path} cannot be resumed: its {error} does not fit this run; the file may be "
-            f"damaged (a new run can start from its weights with init_from={stored.path})"
-        ) from error
-
-
-class Mismatch(Exception):
-    """Raised if an entry of the checkpoint does not fit the run. Its message is the entry's key."""
-
-
-def check_structure(value: Any, template: Any, where: str) -> None:
-    """Raises Mismatch unless `value` has the keys and types of `template`.
-
-    Additional keys are allowed. A whole number must not be negative, a number must be finite. Where
-    the template is None, a number or None is allowed; where it is a list, one or more values like
-    its only entry. `where` is the key of `value` in the checkpoint, for the error message.
-    """
-    if isinstance(template, dict):
-        if not isinstance(value, dict):
-            raise Mismatch(where)
-        for key, part in template.items():
-            if key not in value:
-                raise Mismatch(f"{where}.{key}")
-            check_structure(value[key], part, f"{where}.{key}")
-    elif isinstance(template, list):
-        for number, part in enumerate(value if isinstance(value, list) and value else [value]):
-            check_structure(part, template[0], f"{where}.{number}")
-    else:
-        kinds = {float: (int, float), type(None): (int, float, type(None))}
-        fits = type(value) in kinds.get(type(template), (type(template),))
-        too_low = type(template) is int and fits and value < 0
-        if not fits or too_low or (type(value) is float and not math.isfinite(value)):
-            raise Mismatch(where)
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        restoring = any(each.name.startswith(("restore_", "_restore_")) for each in frames)
+        if stored is None or not restoring or isinstance(error, UserError):
+            raise
+        raise UserError(f"{does_not_fit(stored)} ({first_line(error)})") from error

@@ -2,23 +2,32 @@
 
 import ctypes
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.nn.precision import tf32
 from headscope.training.build import Run
-from headscope.training.callbacks.clock import callbacks_of, clock_of
-from headscope.training.callbacks.head_watch import HeadWatch
-from headscope.training.callbacks.tensorboard_log import lost_steps, report_lost_log
-from headscope.training.console import print_final_validation, say
-from headscope.training.run_folder import how_to_resume, is_run, shown, sort_before_now
+from headscope.training.callbacks.progress import say
+from headscope.training.callbacks.saving import CheckpointSaver
+from headscope.training.callbacks.steps import StepCallback
+from headscope.training.console import print_final_validation, tensorboards
+from headscope.training.loggers import lost_steps, report_lost_log
+from headscope.training.module import Diverged
+from headscope.training.resume import how_to_continue, report_wrong_state
+from headscope.training.run_folder import (
+    how_to_resume,
+    is_run,
+    remove_leftovers,
+    shown,
+    sort_before_now,
+)
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -39,20 +48,23 @@ COMPARED = (
 
 def fit(run: Run) -> dict[str, Any]:
     """Trains the model, evaluates the final weights on the validation split, and writes
-    `summary.json`. Returns the content of `summary.json`.
+    `summary.json`. Returns the content of `summary.json`, or nothing after `fast_dev_run`.
 
-    Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if memory or disk
-    space runs out.
+    Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if training diverges,
+    or if memory or disk space runs out.
     """
     prepare_process()
-    run.checkpoint_saver.folder.mkdir(parents=True, exist_ok=True)
-    if run.processes.is_first:
-        sort_before_now(run.folder / "tensorboard")
-        if run.config.logger and run.resume:
-            logged = run.resume.data["training"]["logged"]
-            if lost := lost_steps(shown(run.folder / "tensorboard"), logged):
-                say(run.console, lost, style="yellow")
-        run.checkpoint_saver.on_first_save = partial(_write_latest, run.folder)
+    saver = run.callback(CheckpointSaver)
+    if run.processes.is_first and not run.trainer.fast_dev_run:
+        if saver:
+            saver.on_first_save = partial(_write_latest, run.folder)
+        for logs in (Path(each.log_dir) for each in tensorboards(run.trainer)):
+            sort_before_now(logs)
+            if run.resume:
+                states = run.resume.data["training"]["callbacks"]
+                logged = states.get("CheckpointSaver", {}).get("logged", {})
+                if lost := lost_steps(shown(logs), logged):
+                    say(run.console, lost, style="yellow")
     try:
         with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
@@ -60,58 +72,79 @@ def fit(run: Run) -> dict[str, Any]:
         if not ran_out_of_memory(error):
             raise
         raise UserError(_out_of_memory_message(run, error)) from error
+    except MisconfigurationException as error:  # of Lightning, about callbacks and arguments
+        raise UserError(" ".join(str(error).split())) from error
+    except Diverged as error:
+        raise UserError(f"{error}; {how_to_continue(run.folder, run.config)}") from error
+    except UserError:
+        if run.trainer.global_step == (run.resume.step if run.resume else 0):
+            remove_leftovers(run.folder)  # training has not begun
+        raise
+    finally:
+        wandb = sys.modules.get("wandb")
+        used = any(isinstance(each, WandbLogger) for each in run.trainer.loggers)
+        if used and wandb and wandb.run:
+            wandb.finish()  # or the next run in this process would continue it
 
 
 def _fit(run: Run) -> dict[str, Any]:
-    device = run.trainer.strategy.root_device
+    device, trainer = run.trainer.strategy.root_device, run.trainer
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.reset_peak_memory_stats(device)  # forget the peak of an earlier run
-    run.trainer.fit(
-        run.module,
-        datamodule=run.data,
-        ckpt_path=run.resume.path if run.resume else None,
-        weights_only=True,
-    )
-    clock = clock_of(run.trainer)
-    print_final_validation(run, clock)
-    run.trainer.validate(run.module, datamodule=run.data, verbose=False)
-    metrics = {name: float(value) for name, value in run.trainer.callback_metrics.items()}
-    steps = run.trainer.global_step
-    tokens = steps * clock.tokens_per_step
+    settings = flat(run.config.kept())
+    for logger in trainer.loggers:
+        if not isinstance(logger, TensorBoardLogger):  # it gets them with the final losses
+            logger.log_hyperparams(settings)
+    checkpoint = run.resume.path if run.resume else None
+    with report_wrong_state(run.resume):
+        trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
+    if trainer.fast_dev_run:
+        return {}
+    limit = trainer.limit_val_batches  # 0: no validation
+    whole = type(limit) is float and limit == 1.0
+    if limit:
+        print_final_validation(run, whole)
+    run.module.logs_validate = False  # logged below, as the final losses
+    trainer.validate(run.module, datamodule=run.data, verbose=False)
+    steps, timer = trainer.global_step, run.module.timer
+    tokens = steps * run.data.tokens_per_step
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+    losses = {f"val_{key}": metrics.get(f"val/{key}") for key in ("loss", "bits_per_byte")}
+    validation = run.config.trainer.final_validation if whole else "part"
+    saver = run.callback(CheckpointSaver)
     summary = {
-        "val_loss": metrics["val/loss"],
-        "val_bits_per_byte": metrics["val/bits_per_byte"],
-        "best_val_loss": run.checkpoint_saver.best_val_loss,
+        **losses,
+        "validation": validation if limit else "none",
+        "best_val_loss": saver and saver.state_dict()["best_val_loss"],
         "steps": steps,
         "tokens": tokens,
         "parameters": run.model.parameter_count(),
-        "train_seconds": round(clock.train_seconds, 2),
-        "wall_seconds": round(clock.wall_seconds(), 2),
+        "train_seconds": round(timer.seconds(), 2),
+        "wall_seconds": round(timer.wall_seconds(), 2),
         "watching_seconds": round(
-            sum(each.seconds for each in callbacks_of(run.trainer) if isinstance(each, HeadWatch)),
-            2,
+            sum(each.seconds for each in run.callbacks() if isinstance(each, StepCallback)), 2
         ),
-        "tokens_per_second": round(tokens / clock.train_seconds, 1),
+        "tokens_per_second": round(tokens / max(timer.seconds(), 1e-9), 1),
         "seed": run.config.seed,
-        "precision": run.trainer.precision,
+        "precision": trainer.precision,
         "device": device_name(device),
         "devices": run.processes.count,
     }
     if device.type == "cuda":
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
-    for logger in run.trainer.loggers:
+    final = {f"final/{name}": value for name, value in losses.items() if value is not None}
+    for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             # If the process is killed before it writes the summary, the resumed run logs this entry
             # again. TensorBoard then hides the first entry, because its step, `steps + 1`, is after
             # the step of the checkpoint.
-            logger.log_hyperparams(
-                {key: value for key, value in flat(asdict(run.config)).items() if key in COMPARED},
-                {f"final/{name}": summary[name] for name in ("val_loss", "val_bits_per_byte")},
-                step=steps + 1,
-            )
+            compared = {key: settings[key] for key in COMPARED if key in settings}
+            logger.log_hyperparams(compared, final, step=steps + 1)
+        else:
+            logger.log_metrics(final, step=steps)
         logger.finalize("success")
-    if run.trainer.is_global_zero:
+    if trainer.is_global_zero:
         write_summary(run.folder, summary)
     return summary
 

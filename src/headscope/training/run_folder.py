@@ -1,15 +1,18 @@
 """Creates and locks the folder of a training run, and removes partial files."""
 
+import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from headscope.config.own_parts import parts_words
+from headscope.config.parts import defaults_in_conf, is_foreign
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import SCRATCH
@@ -88,10 +91,10 @@ def check_writable(folder: Path) -> None:
             raise UserError(
                 f"{file} is a folder, but a run writes a file of this name: move the folder away"
             )
-    for name in ("checkpoints", "tensorboard", "tensorboard/hparams.yaml"):
-        if (folder / name).is_symlink():
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             raise UserError(
-                f"{folder / name} is a symbolic link, but a run writes only in its own folder: "
+                f"{path} is a symbolic link, but a run writes only in its own folder: "
                 "replace the link by a copy of its target"
             )
 
@@ -172,7 +175,34 @@ def how_to_resume(folder: Path, config: TrainConfig) -> str:
 
 
 def resume_words(folder: Path, config: TrainConfig) -> list[str]:
-    return [f"resume={shown(folder)}", *parts_words(asdict(config))]
+    """The words that resume the run in `folder`, with those for what its checkpoint does not
+    keep."""
+    words = [f"resume={shown(folder)}", *parts_words(config.kept())]
+    for name, value in config.trainer.arguments.items():
+        words += leaves(f"+trainer.{name}", value)
+    known = {each["choice"]: each for each in defaults_in_conf("logger").values()}
+    chosen = [name for name, part in config.logger.items() if part and name in known]
+    if chosen != ["tensorboard"]:
+        words.append(f"logger=[{','.join(chosen)}]" if chosen else "~logger")
+    for name, part in config.logger.items():
+        default = known.get(name, {})
+        for key, each in (part or {}).items():
+            if each != default.get(key):
+                words += leaves(f"{'' if default else '+'}logger.{name}.{key}", each)
+    for name, part in config.callbacks.items():
+        if part and is_foreign(part, "callbacks"):
+            words += leaves(f"+callbacks.{name}", part)
+    return words
+
+
+def leaves(key: str, value: Any) -> list[str]:
+    """The words that set `key` to plain data."""
+    if isinstance(value, dict) and value:
+        return [word for name in value for word in leaves(f"{key}.{name}", value[name])]
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./+-]*", value)
+    if plain and value.lower() not in ("null", "true", "false", "nan", "inf"):
+        return [f"{key}={value}"]
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}"]
 
 
 def shown(path: Path) -> Path:

@@ -1,30 +1,63 @@
-"""Lightning's Trainer for a run: devices, precision and the logger."""
+"""Lightning's Trainer for a run: devices, precision, loggers and the Trainer's own arguments."""
 
 import logging
 import warnings
-from importlib import import_module
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from rich.console import Console
 
 from headscope.checkpoint import Stored
+from headscope.checkpoint.file import SUFFIX
+from headscope.config.by_hydra import built_by_hydra, made_by_hydra
+from headscope.config.messages import full_keys, suggestion
+from headscope.config.parse import checked
+from headscope.config.parts import arguments_of, build_part, is_foreign, locate
 from headscope.config.training import Precision, TrainConfig, TrainerConfig
-from headscope.errors import UserError, first_line
+from headscope.errors import UserError, first_line, short
 from headscope.nn.precision import supports_bf16
+from headscope.training.callbacks.progress import ProgressReport
+from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.checkpoint_io import SafetensorsIO
 from headscope.training.processes import Processes, cluster_plugins
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
+
+OURS = {
+    "max_epochs": "trainer.max_steps",
+    "min_epochs": "trainer.max_steps",
+    "min_steps": "trainer.max_steps",
+    "limit_train_batches": "trainer.max_steps",
+    "val_check_interval": "trainer.val_every_steps",
+    "check_val_every_n_epoch": "trainer.val_every_steps",
+    "log_every_n_steps": "trainer.log_every_steps",
+    "accumulate_grad_batches": "trainer.accumulate",
+    "gradient_clip_val": "trainer.gradient_clip",
+    "gradient_clip_algorithm": "trainer.gradient_clip",
+    "callbacks": "callbacks.NAME._target_",
+    "logger": "logger",
+    "default_root_dir": "hydra.run.dir",
+    "plugins": "trainer.precision, trainer.devices or trainer.num_nodes",
+    "barebones": "callbacks=plain ~logger",
+}
+"""Arguments of lightning.Trainer that headscope sets, and what the user sets instead."""
 
 HIDDEN = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning 2.6 causes it with torch 2.13
     r"`broadcast_buffers` is deprecated",  # older versions than torch 2.13 have no other name
     r"The `srun` command is available",  # one process is what is wanted
     r"It is recommended to use `self\.log\(",  # LanguageModel sums the losses of all processes
-    r"The 'train_dataloader' does not have many workers",  # one is faster than any GPU
+    r"The '\w+_dataloader' does not have many workers",  # one is faster than any GPU
+    r"You're resuming from a checkpoint that ended before the epoch",  # `Steps` knows the step
+    r"Be aware that when using `ckpt_path`, callbacks",  # print_resume says so
+    r"Using ModelCheckpoint with manual optimization",  # a step is one optimizer step here
 )
 """Warnings that do not help the user."""
 
@@ -32,6 +65,7 @@ HIDDEN = (
 def silence_libraries() -> None:
     """Hides what Lightning says about the hardware, the end of training, and other products."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # their results
     logging.getLogger("lightning").propagate = False  # Hydra would print it a second time
     for message in HIDDEN:
         warnings.filterwarnings("ignore", message)
@@ -40,68 +74,133 @@ def silence_libraries() -> None:
 def build_trainer(
     config: TrainConfig,
     folder: Path,
-    callbacks: list[Callback],
+    callbacks: Sequence[Callback],
+    loggers: Sequence[Logger],
     processes: Processes,
-    resume: Stored | None,
+    contents: dict[str, Any],
 ) -> Trainer:
-    """Lightning's trainer, which calls the module and the callbacks, and logs to TensorBoard."""
-    settings = config.trainer
-    silence_libraries()
-    loggers: list[Logger] = []
-    if config.logger:
-        # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
-        # TensorBoard ignores the first `purge_step` in a folder, so a new run must also set one.
-        try:
-            import_module("torch.utils.tensorboard")
-            logger = TensorBoardLogger(
-                save_dir=str(folder),
-                name="",
-                version="tensorboard",
-                default_hp_metric=False,
-                purge_step=resume.step + 1 if resume else 0,
-                filename_suffix=EVENT_FILE_SUFFIX,
-            )
-        except ImportError as error:
-            raise UserError(
-                "logger=tensorboard needs the package tensorboard: install it with pip install "
-                "tensorboard, or train without a logger: ~logger"
-            ) from error
-        loggers.append(logger)
+    """Lightning's trainer, which calls the module and the callbacks. Raises UserError if an
+    argument is wrong."""
+    settings, count = config.trainer, processes.count
+    check_arguments(settings.arguments)
+    arguments: dict[str, Any] = {
+        "accelerator": settings.accelerator,
+        "devices": processes.devices,
+        "num_nodes": processes.nodes,
+        # The model's buffers never change. The gradients need no memory besides what DDP sends.
+        "strategy": DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+        if count > 1
+        else "auto",
+        "precision": precision_of(settings),
+        "max_steps": settings.max_steps,
+        "val_check_interval": settings.val_every_steps,
+        "check_val_every_n_epoch": None,
+        "log_every_n_steps": settings.log_every_steps,
+        "num_sanity_val_steps": 0,
+        "enable_model_summary": False,
+        "use_distributed_sampler": False,
+        "enable_progress_bar": any(isinstance(each, ProgressBar) for each in callbacks),
+        "enable_checkpointing": any(isinstance(each, Checkpoint) for each in callbacks),
+        **built_by_hydra(settings.arguments),
+    }
     try:
         trainer = Trainer(
-            accelerator=settings.accelerator,
-            devices=processes.devices,
-            num_nodes=processes.nodes,
-            strategy=strategy_of(processes.count),
-            precision=precision_of(settings),
-            max_steps=settings.max_steps,
-            val_check_interval=settings.val_every_steps,
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=0,
-            logger=loggers,
-            callbacks=callbacks,
-            plugins=[SafetensorsIO(), *cluster_plugins()],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
+            **arguments,
+            callbacks=[*callbacks],
+            logger=[*loggers],
+            default_root_dir=str(folder),
+            plugins=[SafetensorsIO(contents), *cluster_plugins()],
         )
-    except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
-        raise UserError(
-            f"trainer.accelerator={settings.accelerator}, trainer.devices={settings.devices}: "
-            f"{first_line(error)}"
-        ) from error
+    except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
+        given = settings.arguments or {
+            "accelerator": settings.accelerator,
+            "devices": settings.devices,
+        }
+        words = ", ".join(f"trainer.{key}={short(value)}" for key, value in given.items())
+        raise UserError(f"{words}: {first_line(error)}") from error
     # Lightning's handler of SIGTERM saves nothing, and ends the process with the exit code 0.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    for each in trainer.checkpoint_callbacks:
+        if hasattr(each, "FILE_EXTENSION"):
+            each.FILE_EXTENSION = SUFFIX  # its files are checkpoints of headscope
+        if isinstance(each, ModelCheckpoint) and each.dirpath is None:
+            each.dirpath = str((folder / "model_checkpoints").resolve())
     return trainer
 
 
-def strategy_of(processes: int) -> Strategy | str:
-    """Lightning's strategy for this number of processes."""
-    if processes == 1:
-        return "auto"
-    # The model's buffers never change. The gradients need no memory besides what DDP sends.
-    return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raises UserError if lightning.Trainer has no such argument, or if a key of ours sets it."""
+    for name, value in arguments.items():
+        if name in OURS:
+            raise UserError(f"trainer.{name}={short(value)}: headscope sets this: use {OURS[name]}")
+        known = arguments_of(Trainer)
+        if name not in known:
+            hint = suggestion(name, dict.fromkeys([*known, *TrainerConfig.__annotations__]))
+            raise UserError(f"trainer.{name}: neither headscope nor lightning.Trainer has it{hint}")
+        if str(value).startswith(("ddp_spawn", "ddp_fork", "ddp_notebook")):
+            raise UserError(f"trainer.{name}={value}: use trainer.devices, which starts processes")
+        if not (isinstance(value, dict) and "_target_" in value):
+            checked(known[name].annotation, value, f"trainer.{name}", "", True)
+
+
+@contextmanager
+def torch_flags_restored() -> Iterator[None]:
+    """After the `with` block, the global flags that lightning.Trainer sets are as before."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warn)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def build_callbacks(
+    config: TrainConfig, console: Console, more: Sequence[Callback]
+) -> list[Callback]:
+    """The callbacks of the configuration, and `more`. Ours step back if the Trainer's arguments or
+    another progress bar say so. Raises UserError if one cannot be made."""
+    callbacks = [*more]
+    for name, part in config.callbacks.items():
+        if part and is_foreign(part, "callbacks"):
+            callbacks.append(made_by_hydra(part, "callbacks", name))
+        elif part:
+            with full_keys(part, f"callbacks.{name}"):
+                callbacks.append(build_part(part, "callbacks", console=console))
+    arguments = config.trainer.arguments
+    bars = [each for each in callbacks if isinstance(each, ProgressBar)]
+    if len(bars) > 1 or arguments.get("enable_progress_bar") is False:
+        callbacks = [each for each in callbacks if type(each) is not ProgressReport]
+    if arguments.get("enable_checkpointing") is False:
+        callbacks = [each for each in callbacks if not isinstance(each, CheckpointSaver)]
+    stateful = [each for each in callbacks if type(each).state_dict is not Callback.state_dict]
+    keys = [each.state_key for each in stateful]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UserError(f"callbacks: two have the state_key {key}: give each another one")
+    # Lightning calls subclasses of Checkpoint last, in this order. The saver saves their state too.
+    return sorted(callbacks, key=lambda each: isinstance(each, CheckpointSaver))
+
+
+def build_loggers(config: TrainConfig, folder: Path, resume: Stored | None) -> list[Logger]:
+    """The loggers of the configuration. By default, they write to the folder of the run. Raises
+    UserError if one cannot be made."""
+    loggers = []
+    for name, part in config.logger.items():
+        if part is None:
+            continue
+        target = locate(part["_target_"])
+        given: dict[str, Any] = {}
+        if part.get("save_dir") is None and "save_dir" in arguments_of(target):
+            given["save_dir"] = str(folder)
+        if isinstance(target, type) and issubclass(target, TensorBoardLogger):
+            # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
+            # TensorBoard ignores the first `purge_step` in a folder, so a new run must set one too.
+            given["purge_step"] = resume.step + 1 if resume else 0
+            given["filename_suffix"] = EVENT_FILE_SUFFIX
+        loggers.append(made_by_hydra(part, "logger", name, **given))
+    return loggers
 
 
 def precision_of(settings: TrainerConfig) -> Precision:

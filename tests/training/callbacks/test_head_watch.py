@@ -2,7 +2,6 @@
 
 import io
 import math
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,24 +21,17 @@ from headscope.analysis.diversity import diversity
 from headscope.analysis.glossary import WRITING
 from headscope.analysis.head_images import head_image, image_tag
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
-from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report.inputs import classify_vocabulary
 from headscope.analysis.tokens import classify_tokens
-from headscope.data.batches import spread_windows
 from headscope.data.store import open_store
+from headscope.data.windows import spread_windows
 from headscope.nn import GPT, Learned, MultiHeadAttention
 from headscope.nn.capture import attention_weights
-from headscope.training.callbacks.from_config import probe_text
-from headscope.training.callbacks.head_watch import (
-    CHARTED,
-    REPEATED_TEXTS,
-    HeadWatch,
-    ProbeText,
-    WatchSteps,
-)
-from headscope.training.callbacks.step_callback import evenly_chosen, snapshot_steps, spread_steps
+from headscope.training.callbacks.attention import AttentionLog, ProbeText, probe_text
+from headscope.training.callbacks.heads import CHARTED, REPEATED_TEXTS, HeadWatch
+from headscope.training.callbacks.steps import evenly_chosen, snapshot_steps, spread_steps
 from headscope.viewer.predictions import label_bytes
 from headscope.viewer.snapshot import max_bytes
 
@@ -151,21 +143,19 @@ def test_watching_does_not_change_training(script: Script, speeches: Path) -> No
 
 
 TOKENS = 10
-NEVER = WatchSteps(every=1, snapshots=frozenset([0, 900]), images=frozenset(), last=900)
+PLANNED = {0, 900}
 """Snapshots are planned only at the first and the last step."""
 
 
-def watch(say=print, max_bytes: int = 10**9) -> HeadWatch:
+def watch(run_bytes: int = 10**9) -> AttentionLog:
+    attention = AttentionLog(run_megabytes=run_bytes / 10**6)
     labels = [f"t{index}" for index in range(TOKENS)]
-    return HeadWatch(
-        text=ProbeText(list(range(TOKENS)), labels, TOKENS + 3, [*labels, "t10"]),
-        windows=some_tokens(TOKENS),
-        kinds=classify_tokens([b"a"] * 11),
-        thresholds=Thresholds(),
-        steps=NEVER,
-        max_bytes=max_bytes,
-        say=say,
-    )
+    attention.probe = ProbeText(list(range(TOKENS)), labels, TOKENS + 3, [*labels, "t10"])
+    attention.snapshot_steps = attention.planned = PLANNED
+    attention.heads = HeadWatch()
+    attention.heads.texts = some_tokens(TOKENS)
+    attention.heads.kinds = classify_tokens([b"a"] * 11)
+    return attention
 
 
 def flat_and_sharp() -> tuple[GPT, GPT]:
@@ -178,21 +168,21 @@ def flat_and_sharp() -> tuple[GPT, GPT]:
     return flat, sharp
 
 
-def measured(tmp_path: Path, watcher: HeadWatch, models: dict[int, GPT]) -> list[int]:
-    """The steps of the snapshots after `watcher` has measured each model at its step."""
+def measured(tmp_path: Path, attention: AttentionLog, models: dict[int, GPT]) -> list[int]:
+    """The steps of the snapshots after `attention` has logged each model at its step."""
     with SummaryWriter(str(tmp_path / "run" / "tensorboard")) as writer:
         for step, model in models.items():
-            watcher.measure(model, step, [writer])
+            attention.log_attention(model, step, [writer])
     return [header["step"] for header in snapshot_headers(str(tmp_path / "run"))]
 
 
-def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
+def test_a_name_is_announced_once_also_after_a_resume() -> None:
     flat, sharp = flat_and_sharp()
     repeats = repeat_probe(sharp, None, REPEATED_TEXTS)
     types = measure_heads(sharp, some_tokens(TOKENS), repeats=repeats).types
-    said: list[str] = []
-    watcher = watch(said.append)
-    measured(tmp_path, watcher, {0: flat, 20: sharp, 40: flat, 60: sharp})
+    heads = watch().heads
+    models = {0: flat, 20: sharp, 40: flat, 60: sharp}
+    said = [heads.new_names(heads.measure(model, step), step) for step, model in models.items()]
     expected = [
         f"step 20  L{index // 4}H{index % 4} is now a {each.name} head "
         f"({each.label + ', ' if each.offset else ''}{each.score:.2f})"
@@ -200,21 +190,26 @@ def test_a_name_is_announced_once_also_after_a_resume(tmp_path) -> None:
         if each.name not in ("global", "mixed", "-")
     ]
     assert expected
-    assert [line.replace(" an ", " a ") for line in said] == expected
+    assert [line.replace(" an ", " a ") for line in said[1]] == expected
+    assert said[0] == said[2] == said[3] == []
 
-    resumed = watch(said.append)
-    resumed.load_state_dict(watcher.state_dict())
-    measured(tmp_path, resumed, {80: sharp})
-    assert len(said) == len(expected)
+    resumed = watch().heads
+    resumed.load_state_dict(heads.state_dict())
+    assert resumed.new_names(resumed.measure(sharp, 80), 80) == []
 
 
 def test_heads_are_also_measured_where_planned_steps_are_far_apart() -> None:
-    planned = frozenset([0, 50, 420, 1000])
-    steps = WatchSteps(every=100, snapshots=planned, images=frozenset(), last=1000)
-    due = [step for step in range(1001) if steps.due(step)]
-    assert due == [0, 50, 200, 300, 400, 420, 600, 700, 800, 900, 1000]
-    never = replace(steps, every=0)
-    assert [step for step in range(1001) if never.due(step)] == sorted(planned)
+    attention = AttentionLog()
+    attention.planned = {0, 50, 420, 1000}
+    for every, expected in (
+        (100, [0, 50, 200, 300, 400, 420, 600, 700, 800, 900, 1000]),
+        (0, [0, 50, 420, 1000]),
+    ):
+        heads = HeadWatch(every_steps=every)
+        heads.others, heads.last = [attention, heads], 1000
+        assert [step for step in range(1001) if heads.due(step)] == expected
+    never = HeadWatch(every_steps=0)
+    assert not any(map(never.due, range(1001)))
 
 
 def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
@@ -229,7 +224,7 @@ def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
     flat, sharp = flat_and_sharp()
     models = {0: flat} | {20 * n: [flat, sharp][n % 2] for n in range(1, 10)} | {900: flat}
     size = max_bytes(layers=2, heads=4, tokens=TOKENS, vocab_size=11, label_size=80)
-    watcher = watch(max_bytes=size)  # real snapshots are smaller than this upper limit
+    watcher = watch(size)  # real snapshots are smaller than this upper limit
     steps = measured(tmp_path, watcher, models)
     assert watcher.logged_bytes <= size
     assert steps[0] == 0

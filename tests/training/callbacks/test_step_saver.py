@@ -17,7 +17,7 @@ def snapshots(script: Script, speeches: Path) -> Path:
     """The checkpoints of a run of 5 steps with three snapshots."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "trainer.accumulate=2"]
     for folder, steps in (("snapshots", "[0,2,5]"), ("plain", "[]")):
-        keep = f"callbacks.keep_steps={steps}"
+        keep = f"callbacks.saving.keep_steps={steps}"
         assert script("train", *words, keep, f"hydra.run.dir=outputs/{folder}").code == 0
     return Path("outputs/snapshots/checkpoints")
 

@@ -23,8 +23,8 @@ from headscope.analysis.head_outputs import largest_batch
 from headscope.analysis.repeats import can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, classify_tokens
 from headscope.checkpoint import AttentionReading, Checkpoint
-from headscope.data.batches import first_passage, spread_windows
 from headscope.data.tokenizer import Tokenizer
+from headscope.data.windows import first_passage, spread_windows
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText
 from headscope.nn.checks import check_finite

@@ -1,27 +1,27 @@
 """Early stopping that also works when a run is resumed."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch import LightningModule, Trainer, callbacks
 
 
-class ResumableEarlyStopping(EarlyStopping):
-    """Stops training after `patience` validations without a new best loss.
+class EarlyStopping(callbacks.EarlyStopping):
+    """Stops training after `patience` validations without a new best loss, or never if it is None.
 
-    This class differs from Lightning's `EarlyStopping` in two ways. First, a run that stopped early
-    stops again when it is resumed. Second, a new value of `patience` replaces the value in the
-    checkpoint.
+    This class differs from Lightning's `EarlyStopping` in three ways. A run that stopped early
+    stops again when it is resumed. A new value of `patience` replaces the value in the checkpoint.
+    A run without validation is no error.
     """
 
-    def __init__(self, *, patience: int) -> None:
-        super().__init__("val/loss", patience=patience, min_delta=0.0, verbose=False)
+    def __init__(self, *, patience: Annotated[int, 1] | None = None) -> None:
+        endless = 10**9 if patience is None else patience
+        super().__init__("val/loss", patience=endless, min_delta=0.0, verbose=False, strict=False)
 
     @property
     def state_key(self) -> str:
-        return "patience"
+        return "EarlyStopping of headscope"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.wait_count >= self.patience:
@@ -32,6 +32,6 @@ class ResumableEarlyStopping(EarlyStopping):
         return {"wait_count": self.wait_count, "best": best if math.isfinite(best) else None}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.wait_count = state_dict["wait_count"]
+        self.wait_count = int(state_dict["wait_count"])
         if state_dict["best"] is not None:
-            self.best_score = torch.tensor(state_dict["best"])
+            self.best_score = torch.tensor(float(state_dict["best"]))

@@ -4,11 +4,12 @@ changes in a notebook, otherwise as plain lines."""
 import time
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from headscope.training.callbacks.clock import clock_of
+from headscope.terminal import printable
 from headscope.training.module import LanguageModel
 
 REFRESH_SECONDS = 0.25
@@ -16,26 +17,35 @@ LINES = 20
 """Approximate number of plain progress lines per run, without the lines for validations."""
 
 
-class ProgressReport(Callback):
-    """Shows the step, the training and validation loss, tokens per second and the time left."""
+class ProgressReport(ProgressBar):
+    """Shows the step, the training and validation loss, tokens per second and the time left. Prints
+    to `console`, by default to the terminal."""
 
-    def __init__(self, *, console: Console, tokens_per_step: int) -> None:
-        self.console = console
-        self.tokens_per_step = tokens_per_step
+    is_enabled = True  # for LightningModule.print, which then calls `print`
+
+    def __init__(self, *, console: Console | None = None) -> None:
+        super().__init__()
+        self.console = console or new_console()
         self.bar: Progress | None = None
         self.cell: Any = None
         self.val_loss: float | None = None
         self.refreshed = 0.0
 
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        for line in args:
+            say(self.console, str(line))
+
+    def disable(self) -> None:
+        """Lightning calls this in all processes but the first, which print nothing."""
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, LanguageModel)
         self.first_step = trainer.global_step
-        self.first_seconds = clock_of(trainer).seconds()
+        self.first_seconds = pl_module.timer.seconds()
         # The number of steps between two lines is a multiple of log_every_steps, so that a line
         # shows the same loss as TensorBoard.
-        assert isinstance(pl_module, LanguageModel)
-        log_every_steps = pl_module.log_every_steps
-        steps_per_line = trainer.max_steps / LINES
-        self.print_every_steps = log_every_steps * max(1, round(steps_per_line / log_every_steps))
+        every = pl_module.log_every_steps
+        self.print_every_steps = every * max(1, round(trainer.max_steps / LINES / every))
         if self.console.is_terminal and trainer.is_global_zero:
             self.bar = Progress(
                 TextColumn("{task.description}"),
@@ -66,7 +76,7 @@ class ProgressReport(Callback):
             self._print(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != "fit":
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.val_loss = float(trainer.callback_metrics["val/loss"])
         bits = float(trainer.callback_metrics["val/bits_per_byte"])
@@ -114,14 +124,27 @@ class ProgressReport(Callback):
 
     def _metrics(self, trainer: Trainer, pl_module: LightningModule) -> str:
         steps = trainer.global_step - self.first_step
-        seconds = clock_of(trainer).seconds() - self.first_seconds
-        left = seconds / steps * (trainer.max_steps - trainer.global_step)
         assert isinstance(pl_module, LanguageModel)
-        loss = pl_module.mean_loss()
+        seconds = pl_module.timer.seconds() - self.first_seconds
+        left = seconds / steps * (trainer.max_steps - trainer.global_step)
+        tokens_per_step = pl_module.data.tokens_per_step if pl_module.data else 0
+        loss = pl_module.latest_loss
         parts = [
             f"loss {loss:.4f}" if loss is not None else "",
             f"val {self.val_loss:.4f}" if self.val_loss is not None else "",
-            f"{steps * self.tokens_per_step / seconds:,.0f} tokens/s",
+            f"{steps * tokens_per_step / seconds:,.0f} tokens/s",
             f"{int(left) // 60}:{int(left) % 60:02d} left",
         ]
         return "  ".join(part for part in parts if part)
+
+
+def new_console(*, quiet: bool = False) -> Console:
+    """The console of a run. In a notebook, which claims to be a terminal, it prints plain lines."""
+    terminal = False if Console().is_jupyter else None
+    return Console(quiet=quiet, force_jupyter=False, force_terminal=terminal)
+
+
+def say(console: Console, line: str, style: str | None = None) -> None:
+    """Prints `line` as it is, without markup, colours of numbers or line breaks. Control characters
+    are escaped."""
+    console.print(printable(line), style=style, highlight=False, soft_wrap=True, markup=False)

@@ -1,67 +1,66 @@
-"""Logs sampled text to TensorBoard after every validation."""
+"""Logs sampled text after every validation."""
 
 import re
+from typing import Annotated
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from headscope.data.batches import first_passage
+from headscope.config.parse import NonNegative, Positive
 from headscope.data.tokenizer import Tokenizer
+from headscope.data.windows import first_passage
 from headscope.generation import generate_text
-from headscope.nn import GPT
-from headscope.training.callbacks.clock import timer_paused
-from headscope.training.callbacks.tensorboard_log import tensorboard_writers
+from headscope.training.loggers import log_text
 from headscope.training.module import LanguageModel
 
 
 class Samples(Callback):
-    """Logs text that the model generates from `prompt`, under the tag `samples`. Always uses the
-    same `seed`."""
+    """Logs up to `max_new_tokens` tokens of text that the model generates from `prompt`, under the
+    tag `samples`. The seed is always that of the run."""
 
     def __init__(
         self,
         *,
-        tokenizer: Tokenizer,
-        prompt: str,
-        max_new_tokens: int,
-        temperature: float,
-        top_k: int | None,
-        seed: int,
+        prompt: str = "",
+        max_new_tokens: Annotated[int, 0, 100_000] = 100,
+        temperature: NonNegative = 0.8,
+        top_k: Positive | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
         self.prompt = prompt
         self.max_new_tokens = max_new_tokens
         self.temperature = temperature
         self.top_k = top_k
-        self.seed = seed
 
-    def sample(self, model: GPT, prompt: str | None = None) -> str:
-        """A prompt, by default `self.prompt`, followed by the text that `model` generates."""
-        prompt = self.prompt if prompt is None else prompt
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, LanguageModel)
+        if self.max_new_tokens and not pl_module.tokenizer.encode_prompt(self.prompt):
+            pl_module.tokenizer.first_token()  # raises UserError if there is none
+
+    def sample(self, module: LanguageModel, prompt: str) -> str:
+        """`prompt`, followed by the text that the model generates."""
+        model = module.model
         training = model.training
         model.eval()
         try:
             pieces = generate_text(
                 model,
-                self.tokenizer,
+                module.tokenizer,
                 prompt,
                 max_new_tokens=self.max_new_tokens,
                 temperature=self.temperature,
                 top_k=self.top_k,
-                seed=self.seed,
+                seed=module.seed,
             )
             return prompt + "".join(pieces)
         finally:
             model.train(training)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != "fit" or not trainer.loggers or not trainer.is_global_zero:
-            return
-        assert isinstance(pl_module, LanguageModel)
-        with timer_paused(trainer):
-            text = as_markdown(self.sample(pl_module.model))
-            for writer in tensorboard_writers(trainer):
-                writer.add_text("samples", text, trainer.global_step)
+        training = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if training and self.max_new_tokens and trainer.loggers and trainer.is_global_zero:
+            assert isinstance(pl_module, LanguageModel)
+            text = self.sample(pl_module, self.prompt)
+            log_text(trainer, "samples", text, trainer.global_step)
 
 
 def first_words(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
@@ -73,8 +72,3 @@ def first_words(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
     if len(words) < 3:
         return text[slice(*words[0])][:12] if words else ""
     return text[words[0][0] : words[-2][1]]
-
-
-def as_markdown(text: str) -> str:
-    """`text` as an indented code block, which TensorBoard shows unchanged."""
-    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -4,7 +4,7 @@ import torch
 from small_gpt import make_gpt
 from torch.utils.flop_counter import FlopCounterMode
 
-from headscope.training.flops import matrix_rate, training_flops
+from benchmarks.flops import matrix_rate, training_flops
 
 SIZES = {"vocab_size": 19, "block_size": 12, "embed_dim": 16, "layers": 2, "heads": 2}
 

@@ -9,6 +9,7 @@ import time
 import torch
 from torch import nn
 
+from headscope.comparison.bare_loop import synchronize
 from headscope.nn import GPT
 
 
@@ -43,9 +44,3 @@ def matrix_rate(device: torch.device, *, size: int | None = None, rounds: int = 
         synchronize(device)
         seconds.append(time.perf_counter() - started)
     return 2 * size**3 / min(seconds)
-
-
-def synchronize(device: torch.device) -> None:
-    """Waits until a GPU has finished all launched kernels, which run asynchronously."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

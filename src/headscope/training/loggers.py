@@ -1,7 +1,7 @@
-"""Writes directly to TensorBoard's event file, for cases in which Lightning's loggers lack a
-function or are slow.
+"""Logs scalars, texts, images and snapshots: what Lightning's loggers have no common function for,
+and what they log slowly. Writes directly to TensorBoard's event file.
 
-The functions import the package tensorboard, because training without a logger does not need it.
+The functions import the package tensorboard, because training without it does not need it.
 """
 
 import io
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from PIL import Image
 
 from headscope.errors import UserError
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
 
 def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
     """The TensorBoard writers of a run, or an empty list if another process logs this run."""
-    if not trainer.is_global_zero or not trainer.loggers:
+    if not trainer.is_global_zero:
         return []
-    from torch.utils.tensorboard import SummaryWriter
-
-    experiments = (getattr(logger, "experiment", None) for logger in trainer.loggers)
-    return [writer for writer in experiments if isinstance(writer, SummaryWriter)]
+    loggers = trainer.loggers
+    return [each.experiment for each in loggers if isinstance(each, TensorBoardLogger)]
 
 
 def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
@@ -91,6 +90,31 @@ def report_lost_log(folder: Path) -> Iterator[None]:
         ) from error
     finally:
         threading.excepthook = previous_hook
+
+
+def log_scalars(trainer: Trainer, values: Mapping[str, float], step: int) -> None:
+    """Logs all `values`, whose keys are the tags, to every logger of a run."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            add_scalars(logger.experiment, values, step)
+        else:
+            logger.log_metrics(dict(values), step=step)
+
+
+def log_text(trainer: Trainer, tag: str, text: str, step: int) -> None:
+    """Logs a text to every logger of a run that takes texts: TensorBoard, CSV, wandb and MLflow."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            # An indented code block, which TensorBoard shows unchanged.
+            code = "\n".join(f"    {line}" for line in text.splitlines())
+            logger.experiment.add_text(tag, code, step)
+        elif isinstance(logger, CSVLogger):
+            texts: Any = {tag: text}
+            logger.log_metrics(texts, step=step)
+        elif isinstance(logger, MLFlowLogger):
+            logger.experiment.log_text(logger.run_id, text, f"{tag}/step_{step:06}.txt")
+        elif isinstance(logger, WandbLogger):
+            logger.log_text(tag, columns=["text"], data=[[text]], step=step)
 
 
 def add_scalars(writer: "SummaryWriter", values: Mapping[str, float], step: int) -> None:

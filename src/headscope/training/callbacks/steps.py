@@ -2,13 +2,14 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from headscope.training.callbacks.clock import timer_paused
+from headscope.data.module import TokenDataModule
+from headscope.errors import UserError
+from headscope.training.module import LanguageModel
 
 
 class StepCallback(Callback, ABC):
@@ -21,27 +22,30 @@ class StepCallback(Callback, ABC):
     """
 
     seconds = 0.0
+    planned: Collection[int] = ()
+    """Steps that are due whatever the model does."""
 
     @abstractmethod
     def due(self, step: int) -> bool:
         """Whether to call `on_due_step` at this step. Step 0 is the untrained model."""
 
     @abstractmethod
-    def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
         """Called when a step is due. `trainer.global_step` is the number of finished steps."""
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, *args: Any
     ) -> None:
         if trainer.global_step == 0 and self.due(0):
-            self._call(trainer, pl_module)
+            self.call(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if self.due(trainer.global_step):
-            self._call(trainer, pl_module)
+            self.call(trainer, pl_module)
 
-    def _call(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with timer_paused(trainer):
+    def call(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, LanguageModel)
+        with pl_module.timer.paused():
             started = time.perf_counter()
             self.on_due_step(trainer, pl_module)
             self.seconds += time.perf_counter() - started
@@ -50,28 +54,21 @@ class StepCallback(Callback, ABC):
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seconds = state["seconds"]
+        self.seconds = float(state["seconds"])
 
 
-class StepSaver(StepCallback):
-    """Saves the weights in `folder` after each step in `steps`, for example as
-    `step_000100.safetensors`.
+def last_step(trainer: Trainer) -> int:
+    if trainer.max_steps < 1:
+        raise UserError("headscope's callbacks choose their steps from Trainer(max_steps=...)")
+    return trainer.max_steps
 
-    These checkpoints can be used for sampling, for analysis and as `init_from`. A run cannot be
-    resumed from them, because they contain no optimizer state.
-    """
 
-    def __init__(self, *, folder: Path, steps: Sequence[int]) -> None:
-        self.folder = folder
-        self.steps = frozenset(steps)
-
-    def due(self, step: int) -> bool:
-        return step in self.steps
-
-    def on_due_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        trainer.save_checkpoint(
-            self.folder / f"step_{trainer.global_step:06}.safetensors", weights_only=True
-        )
+def data_of(trainer: Any) -> TokenDataModule:
+    data = trainer.datamodule
+    if not isinstance(data, TokenDataModule):
+        needed = "headscope's callbacks need Trainer.fit(..., datamodule=...)"
+        raise UserError(f"{needed} with a headscope.TokenDataModule")
+    return data
 
 
 def spread_steps(number: int, max_steps: int) -> list[int]:

@@ -1,0 +1,84 @@
+"""Windows of a token array: those of the validation, and those on which heads are shown.
+
+Shapes: B batch, T block_size, N tokens.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from headscope.data.batches import Batch, inputs_and_targets
+from headscope.errors import UserError
+
+
+class ValidationWindows(IterableDataset[Batch]):
+    """Batches of validation windows. The windows have T tokens, are in text order and do not
+    overlap. So every token except the first is predicted exactly once.
+
+    If the last window is shorter, it is a separate batch. If `every` is n, only every n-th window
+    is used: a fixed subset, spread over the whole text. With several ranks, each rank gets every
+    `world_size`-th batch. All ranks get the same number of batches: the last ranks may get an empty
+    batch (0, T) at the end.
+    """
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        *,
+        block_size: int,
+        batch_size: int,
+        every: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if len(tokens) < 2:
+            raise UserError(
+                f"the validation text has {len(tokens)} tokens, but needs at least 2: add text"
+            )
+        self.tokens = np.asarray(tokens)
+        self.block_size, self.batch_size, self.every = block_size, batch_size, every
+        self.rank, self.world_size = rank, world_size
+
+    def __len__(self) -> int:
+        """The number of batches of each rank."""
+        full, rest = divmod(len(self.tokens) - 1, self.block_size)
+        batches = math.ceil(math.ceil(full / self.every) / self.batch_size)
+        with_rest = batches + (rest > 0 and full % self.every == 0)
+        return math.ceil(with_rest / self.world_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        full, rest = divmod(len(self.tokens) - 1, self.block_size)
+        starts = np.arange(0, full, self.every) * self.block_size
+        offsets = np.arange(self.block_size + 1)
+        batches = math.ceil(len(starts) / self.batch_size)
+        with_rest = rest > 0 and full % self.every == 0
+        for index in range(self.rank, len(self) * self.world_size, self.world_size):
+            if index == batches and with_rest:
+                yield as_batch(self.tokens[None, full * self.block_size :])
+            else:
+                first = index * self.batch_size
+                batch_starts = starts[first : first + self.batch_size, None]
+                yield as_batch(self.tokens[batch_starts + offsets])
+
+
+def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
+    """Evenly spaced windows of the tokens, as an int64 tensor (`windows`, `length`). A short text
+    gives fewer windows, and a text shorter than `length` gives one shorter window."""
+    length = min(length, len(tokens))
+    candidates = tokens[: len(tokens) // length * length].reshape(-1, length)
+    chosen = np.linspace(0, len(candidates) - 1, min(windows, len(candidates))).astype(int)
+    return torch.from_numpy(candidates[chosen].astype(np.int64))
+
+
+def first_passage(tokens: np.ndarray, length: int) -> list[int]:
+    """The first `length` tokens of a split, without the end-of-text token before the first
+    document."""
+    return tokens[1 : length + 1].tolist()
+
+
+def as_batch(windows: np.ndarray) -> Batch:
+    return inputs_and_targets(torch.from_numpy(windows.astype(np.int64)))

@@ -1,0 +1,185 @@
+"""Logs the attention of all heads on one text during training.
+
+Shapes: L layers, H heads per layer, T tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
+from headscope.analysis.predictions import predictions
+from headscope.analysis.snapshots import snapshot_of
+from headscope.analysis.trace import trace
+from headscope.config.parse import Count, NonNegative
+from headscope.data.store import TokenStore
+from headscope.data.windows import first_passage
+from headscope.errors import UserError
+from headscope.nn import GPT
+from headscope.nn.capture import evaluating
+from headscope.training.callbacks.heads import HeadWatch
+from headscope.training.callbacks.steps import (
+    StepCallback,
+    data_of,
+    evenly_chosen,
+    last_step,
+    snapshot_steps,
+)
+from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
+from headscope.training.module import LanguageModel
+from headscope.viewer import MAX_STEPS, SNAPSHOTS
+from headscope.viewer.snapshot import tokens_within
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+MEGABYTE = 10**6
+
+
+@dataclass(frozen=True)
+class ProbeText:
+    """The text on which attention is shown: its tokens, a label for each, the number of tokens
+    before it was shortened, and a label for each token of the vocabulary."""
+
+    tokens: list[int]
+    labels: list[str]
+    whole: int
+    vocabulary: list[str]
+
+
+class AttentionLog(StepCallback):
+    """Logs to TensorBoard:
+
+    - a snapshot for the tab Attention, at `steps` steps and whenever `HeadWatch` measures that the
+      name of a head has changed. A snapshot has at most `step_megabytes`. Additional snapshots end
+      when those of the run would exceed `run_megabytes`;
+    - an image of each layer, with the attention maps of all its heads, at `images` of these steps.
+
+    The attention is that on the beginning of `text`. By default, this is the text that the data
+    module names, or the beginning of the validation split. When training stops early, both are
+    logged once more.
+    """
+
+    def __init__(
+        self,
+        *,
+        text: str | None = None,
+        steps: Annotated[int, 0, MAX_STEPS // 2] = 40,  # steps with changed names are added
+        images: Count = 8,
+        step_megabytes: NonNegative = 4.0,
+        run_megabytes: NonNegative = 200.0,
+    ) -> None:
+        self.text, self.steps, self.images = text, steps, images
+        self.step_bytes = int(step_megabytes * MEGABYTE)
+        self.run_bytes = int(run_megabytes * MEGABYTE)
+        self.snapshot_steps: set[int] = set()
+        self.image_steps: set[int] = set()
+        self.logged_bytes = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"logged_bytes": self.logged_bytes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.logged_bytes = int(state["logged_bytes"])
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit" or not (self.steps or self.images):
+            return
+        assert isinstance(pl_module, LanguageModel)
+        last, model, data = last_step(trainer), pl_module.model, data_of(trainer)
+        self.snapshot_steps = {*snapshot_steps(self.steps, last)}
+        chosen = snapshot_steps(max(self.steps, self.images), last)
+        self.image_steps = {*evenly_chosen(chosen, self.images)}
+        self.planned = self.snapshot_steps | self.image_steps
+        text = data.probe_text if self.text is None else self.text
+        self.probe = probe_text(data.store, text, model.block_size)
+        if self.steps:
+            limit = min(self.step_bytes, self.run_bytes // len(self.snapshot_steps))
+            layers, heads = len(model.attentions), model.attentions[0].heads
+            self.probe = shortened(self.probe, limit, layers=layers, heads=heads)
+        watches = [each for each in trainer.callbacks if isinstance(each, HeadWatch)]
+        self.heads = watches[0] if watches else HeadWatch(every_steps=0)
+        if not watches:
+            self.heads.read(data.store, model.block_size)
+
+    def due(self, step: int) -> bool:
+        return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        step = trainer.global_step
+        missing = [each for each in (self.snapshot_steps, self.image_steps) if step not in each]
+        if step < trainer.max_steps and any(missing):  # training was stopped early
+            for each in filter(None, missing):
+                each.add(step)
+            self.call(trainer, pl_module)
+
+    def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
+        if writers := tensorboard_writers(trainer):
+            self.log_attention(pl_module.model, trainer.global_step, writers)
+
+    @torch.no_grad()
+    def log_attention(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
+        """Logs what is planned after `step`, or a snapshot if a name has changed."""
+        statistics = self.heads.measure(model, step)
+        planned = step in self.snapshot_steps
+        with_snapshot = planned or (self.snapshot_steps and self.heads.renamed)
+        if not with_snapshot and step not in self.image_steps:
+            return
+        with evaluating(model):
+            found = trace(model, torch.tensor(self.probe.tokens, device=model.device))
+            if with_snapshot:
+                parts = snapshot_of(
+                    found.attention,
+                    statistics,
+                    step=step,
+                    labels=self.probe.labels,
+                    text_tokens=self.probe.whole,
+                    predictions=predictions(model, found, self.probe.vocabulary),
+                )
+        if with_snapshot:
+            size = sum(map(len, parts))
+            later = sum(each > step for each in self.snapshot_steps)
+            if planned or self.logged_bytes + size * (1 + later) <= self.run_bytes:
+                self.logged_bytes += size
+                for writer in writers:
+                    add_snapshot(writer, SNAPSHOTS, parts, step)
+        if step in self.image_steps:
+            weights = found.attention.float().cpu()  # (L, H, T, T)
+            for layer, maps in enumerate(weights):
+                tag, image = image_tag(layer, weights.size(1)), head_image(maps)
+                for writer in writers:
+                    add_image(writer, tag, image, step, description=DESCRIPTION)
+
+
+def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
+    """The first `length` tokens of `text`, or of the validation split if `text` is None."""
+    if text is None:
+        tokens = first_passage(store.validation, length)
+        whole = len(tokens)
+    else:
+        every = store.tokenizer.encode_prompt(text)
+        tokens, whole = every[:length], len(every)
+    if not tokens:
+        raise UserError(
+            "callbacks.attention.text= is empty: give a text, or null for a text of the corpus"
+        )
+    tokenizer = store.tokenizer
+    return ProbeText(tokens, tokenizer.labels(tokens), whole, tokenizer.vocabulary_labels())
+
+
+def shortened(text: ProbeText, limit: int, *, layers: int, heads: int) -> ProbeText:
+    """The beginning of `text`, so that a snapshot of it has at most `limit` bytes."""
+    kept = tokens_within(
+        limit, layers=layers, heads=heads, tokens=len(text.tokens), vocabulary=text.vocabulary
+    )
+    if not kept:
+        raise UserError(
+            "callbacks.attention.step_megabytes and callbacks.attention.run_megabytes have no room "
+            f"for one token of {layers} x {heads} heads in a step: raise them, or set "
+            "callbacks.attention.steps=0"
+        )
+    return replace(text, tokens=text.tokens[:kept], labels=text.labels[:kept])

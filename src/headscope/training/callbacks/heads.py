@@ -1,0 +1,197 @@
+"""Measures and names the attention heads during training.
+
+Shapes: L layers, H heads per layer, N windows, T tokens.
+"""
+
+from itertools import chain
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from headscope.analysis.diversity import diversity
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
+from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
+from headscope.analysis.repeats import RepeatProbe
+from headscope.analysis.report.inputs import classify_vocabulary
+from headscope.analysis.tokens import TokenKinds
+from headscope.config.parse import Count, Positive
+from headscope.data.store import TokenStore
+from headscope.data.windows import spread_windows
+from headscope.nn import GPT
+from headscope.nn.capture import evaluating
+from headscope.training.callbacks.steps import StepCallback, data_of, last_step
+from headscope.training.loggers import log_scalars, tensorboard_writers
+from headscope.training.module import LanguageModel
+
+REPEATED_TEXTS = 4
+"""Number of random texts for the induction metrics. Each text contains a random passage twice."""
+
+CHARTED = ("previous", "first", "induction", "entropy_share")
+"""The metrics that are logged as scalars for each head. The tab Attention has all metrics."""
+
+SCALARS = "watch"
+"""The group of these scalars. TensorBoard sorts groups, so `train` and `val` come before it."""
+
+
+class HeadWatch(StepCallback):
+    """Measures all heads: at the steps of `AttentionLog`, at the last step, and where these are
+    more than `every_steps` apart also every `every_steps` steps (0: never).
+
+    Logs `watch/<metric>/<head>`, for example `watch/previous/L0H1`, for the metrics in CHARTED, and
+    `watch/diversity`. TensorBoard's tab Custom Scalars shows the heads of a layer in one chart.
+    Prints a line when a head gets a name, which `thresholds` decide.
+
+    The induction metrics are averaged over random texts that contain a passage twice. All other
+    metrics are averaged over `windows` windows of the validation split. Training itself uses fused
+    attention, which does not return attention weights. So additional forward passes with explicit
+    attention compute them.
+    """
+
+    def __init__(
+        self,
+        *,
+        every_steps: Count = 100,
+        windows: Positive = 4,
+        thresholds: Thresholds | None = None,
+    ) -> None:
+        self.every_steps = every_steps
+        self.windows = windows
+        self.thresholds = thresholds or Thresholds()
+        self.others: list[StepCallback] = []
+        self.last = 0
+        self.texts: Tensor | None = None  # (N, T)
+        self.kinds: TokenKinds | None = None
+        self.repeats: RepeatProbe | None = None
+        self.uniform: dict[str, float] | None = None  # the texts are the same at all steps
+        self.latest: tuple[int, HeadStatistics] | None = None  # of the last measurement
+        self.names: list[str] = []
+        self.renamed = False  # whether the last measurement changed `names`
+        self.announced: set[str] = set()  # heads with names, such as "L0H2 previous-token"
+        self.layout_written = False  # by this process: an earlier event file may be lost
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "names": " ".join(self.names),
+            "announced": "\n".join(sorted(self.announced)),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.names = state["names"].split()
+        self.announced = set(state["announced"].splitlines())
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            assert isinstance(pl_module, LanguageModel)
+            self.last = last_step(trainer)
+            self.others = [each for each in trainer.callbacks if isinstance(each, StepCallback)]
+            self.read(data_of(trainer).store, pl_module.model.block_size)
+
+    def read(self, store: TokenStore, length: int) -> None:
+        """Reads the texts on which the heads are measured."""
+        self.texts = spread_windows(store.validation, windows=self.windows, length=length)
+        self.kinds = classify_vocabulary(store.tokenizer, store.validation)
+
+    def due(self, step: int) -> bool:
+        planned = {*chain.from_iterable(each.planned for each in self.others)}
+        if not planned and not self.every_steps:
+            return False
+        planned.add(self.last)
+        if step in planned:
+            return True
+        if not self.every_steps or step % self.every_steps:
+            return False
+        return not any(step - self.every_steps < other < step for other in planned)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        step = trainer.global_step
+        if step < self.last and not self.due(step):  # training was stopped early
+            self.last = step
+            self.call(trainer, pl_module)
+
+    def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
+        if not trainer.loggers or not trainer.is_global_zero:
+            return
+        step = trainer.global_step
+        statistics = self.measure(pl_module.model, step)
+        for line in self.new_names(statistics, step):
+            pl_module.print(line)
+        for writer in [] if self.layout_written else tensorboard_writers(trainer):
+            writer.add_custom_scalars(layout(statistics))
+            self.layout_written = True
+        log_scalars(trainer, scalars(statistics), step)
+
+    def measure(self, model: GPT, step: int) -> HeadStatistics:
+        """The metrics and names of the heads of `model` after `step` steps."""
+        if self.latest and self.latest[0] == step:
+            return self.latest[1]
+        assert self.texts is not None
+        with evaluating(model):
+            if self.repeats is None:
+                self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
+            statistics = measure_heads(
+                model,
+                self.texts,
+                kinds=self.kinds,
+                thresholds=self.thresholds,
+                repeats=self.repeats,
+                uniform_metrics=self.uniform,
+            )
+        self.uniform = statistics.uniform
+        names = [head_type.name for head_type in statistics.types]
+        self.renamed, self.names = names != self.names, names
+        self.latest = step, statistics
+        return statistics
+
+    def new_names(self, statistics: HeadStatistics, step: int) -> list[str]:
+        """A line for each head that has a name for the first time, except for names that say
+        little."""
+        lines = []
+        for head, head_type in zip(statistics.heads, statistics.types, strict=True):
+            named = f"{head} {head_type.name}"
+            if head_type.name not in (GLOBAL, MIXED, NONE) and named not in self.announced:
+                self.announced.add(named)
+                offset = f"{head_type.label}, " if head_type.offset else ""
+                article = "an" if head_type.name[0] in "aeiou" else "a"
+                lines.append(
+                    f"step {step:,}  {head} is now {article} {head_type.name} head "
+                    f"({offset}{head_type.score:.2f})"
+                )
+        return lines
+
+
+def scalars(statistics: HeadStatistics) -> dict[str, float]:
+    """The scalars to log, by their tags."""
+    values = {
+        f"{SCALARS}/{metric}/{head}": value
+        for metric in charted(statistics)
+        for head, value in zip(
+            statistics.heads, statistics.metrics[metric].flatten().tolist(), strict=True
+        )
+    }
+    return values | {f"{SCALARS}/diversity": float(diversity(statistics.similarity))}
+
+
+def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
+    """The layout of TensorBoard's tab Custom Scalars: one category per metric, with one chart per
+    layer."""
+    layers, heads = statistics.metrics["previous"].shape
+    return {
+        metric: {
+            f"layer {layer}": [
+                "Multiline",
+                [
+                    f"{SCALARS}/{metric}/{head}"
+                    for head in statistics.heads[layer * heads :][:heads]
+                ],
+            ]
+            for layer in range(layers)
+        }
+        for metric in charted(statistics)
+    }
+
+
+def charted(statistics: HeadStatistics) -> list[str]:
+    """The metrics in CHARTED that were measured: very short texts have no induction metrics."""
+    return [metric for metric in CHARTED if metric in statistics.metrics]

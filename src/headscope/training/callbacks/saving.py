@@ -1,0 +1,181 @@
+"""Saves checkpoints during training, and when a signal stops training."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from headscope.config.parse import Count, NonNegative
+from headscope.stop import Interrupted, StopSignals
+from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
+from headscope.training.loggers import tensorboard_writers
+from headscope.training.module import LanguageModel
+from headscope.training.run_folder import EVENT_TIME, event_files
+
+
+class CheckpointSaver(Checkpoint):
+    """Saves two checkpoints in the folder `checkpoints` of the Trainer's `default_root_dir`:
+    `last.safetensors` is the newest, and `best.safetensors` has the lowest validation loss.
+
+    `last.safetensors` is saved after every validation, when `every_minutes` minutes have passed
+    since the last save, and after a stop signal (see `headscope.stop`). After a stop signal,
+    training first finishes the current training step, or the validation. Then this callback saves
+    `last.safetensors` and raises `Interrupted`.
+
+    After each step in `keep_steps`, the weights are saved in one more file, for example
+    `step_000100.safetensors`, for sampling, for analysis and as `init_from`. A run cannot be
+    resumed from it, because it contains no optimizer state.
+
+    Lightning calls subclasses of `Checkpoint` after all other callbacks, so a checkpoint contains
+    the states of all of them after the step that it saves. In a Trainer without `SafetensorsIO`,
+    the files are Lightning's own, with the suffix `.ckpt`. With `fast_dev_run`, nothing is saved.
+    """
+
+    def __init__(
+        self, *, every_minutes: NonNegative = 5.0, keep_steps: tuple[Count, ...] = ()
+    ) -> None:
+        self.every_minutes = every_minutes
+        self.keep_steps = frozenset(keep_steps)
+        self.best_val_loss = math.inf
+        self.logged: dict[str, list[int]] = {}  # see `lost_steps`
+        self.saved_at = time.monotonic()
+        self.saved_step = -1
+        self.signals = StopSignals()
+        self.cpu_group: Any = None  # torch.distributed.ProcessGroup
+        self.on_first_save: Callable[[], None] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        best = self.best_val_loss if math.isfinite(self.best_val_loss) else None  # for JSON
+        return {"best_val_loss": best, "logged": self.logged}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        best = state["best_val_loss"]
+        self.best_val_loss = math.inf if best is None else float(best)
+        self.logged = dict(state["logged"])
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        self.folder = Path(trainer.default_root_dir) / "checkpoints"
+        self.dry_run = bool(trainer.fast_dev_run)
+        ours = isinstance(trainer.strategy.checkpoint_io, SafetensorsIO)
+        self.suffix = ".safetensors" if ours else ".ckpt"
+        if trainer.world_size > 1 and not self.cpu_group:
+            self.cpu_group = torch.distributed.new_group(backend="gloo")
+        late = [step for step in sorted(self.keep_steps) if step > trainer.max_steps]
+        if late and stage == "fit":
+            line = f"callbacks.saving.keep_steps: {late} are skipped: trainer.max_steps="
+            pl_module.print(f"{line}{trainer.max_steps}")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.signals.quiet = not trainer.is_global_zero
+        if not self.dry_run:
+            self.signals.install()
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, *args: Any
+    ) -> None:
+        if trainer.global_step == 0 and 0 in self.keep_steps:
+            self._save_weights(trainer, pl_module)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any
+    ) -> None:
+        if trainer.global_step in self.keep_steps:
+            self._save_weights(trainer, pl_module)
+        if validates_now(trainer):
+            return  # `on_validation_end` saves
+        late = time.monotonic() - self.saved_at > 60 * self.every_minutes
+        number, save = self._largest(self.signals.requested, int(late))
+        if number or save:
+            assert isinstance(pl_module, LanguageModel)
+            loss = trainer.strategy.reduce(outputs["loss"], reduce_op="mean")
+            pl_module.require_finite(float(loss), "training")
+            self._save(trainer, pl_module)
+        if number:
+            raise Interrupted(number)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        loss = float(trainer.callback_metrics["val/loss"])
+        better = loss < self.best_val_loss
+        if better:
+            self.best_val_loss = loss
+        self._save(trainer, pl_module, best=better)
+        self._stop_if_requested()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.saved_step != trainer.global_step:  # there is no validation
+            self._save(trainer, pl_module)
+        self.signals.restore()
+        self._stop_if_requested()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self.signals.restore()
+
+    def _stop_if_requested(self) -> None:
+        """Raises Interrupted if one of the processes has received a signal. Every process calls
+        this at the same points and gets the same result, so that all of them stop."""
+        (number,) = self._largest(self.signals.requested)
+        if number:
+            raise Interrupted(number)
+
+    def _largest(self, *numbers: int) -> tuple[int, ...]:
+        """For each number, the largest value in all processes."""
+        if self.cpu_group is None:
+            return numbers
+        tensor = torch.tensor(numbers)  # on the CPU, so that this does not wait for a GPU
+        torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self.cpu_group)
+        return tuple(tensor.tolist())
+
+    def _save(self, trainer: Trainer, pl_module: LightningModule, *, best: bool = False) -> None:
+        if self.dry_run:
+            return
+        assert isinstance(pl_module, LanguageModel)
+        last, best_file = (self.folder / f"{name}{self.suffix}" for name in ("last", "best"))
+        with pl_module.timer.paused():
+            # A run that resumes from this checkpoint does not log the earlier steps again.
+            for writer in tensorboard_writers(trainer):
+                writer.flush()
+                for newest in event_files(Path(writer.log_dir))[-1:]:  # that of this process
+                    with newest.open("ab") as log:
+                        os.fsync(log.fileno())
+                        self.logged[newest.name[EVENT_TIME:]] = [log.tell(), trainer.global_step]
+            if best:
+                # Save the best checkpoint first. If the process is killed between the two saves, a
+                # resumed run repeats the steps since the old last.safetensors, and saves the same
+                # best.safetensors again.
+                trainer.save_checkpoint(best_file, weights_only=False)
+                if trainer.is_global_zero:
+                    copy_checkpoint(best_file, last)
+            else:
+                trainer.save_checkpoint(last, weights_only=False)
+        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
+        if self.on_first_save:
+            self.on_first_save()
+            self.on_first_save = None
+
+    def _save_weights(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.dry_run:
+            return
+        assert isinstance(pl_module, LanguageModel)
+        file = self.folder / f"step_{trainer.global_step:06}{self.suffix}"
+        with pl_module.timer.paused():
+            trainer.save_checkpoint(file, weights_only=True)
+
+
+def validates_now(trainer: Trainer) -> bool:
+    """Whether a validation follows this batch."""
+    if not trainer.enable_validation:
+        return False
+    last = trainer.should_stop or trainer.global_step >= trainer.max_steps > 0
+    every = trainer.val_check_batch
+    batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+    return last or (every is not None and batches % every == 0)
