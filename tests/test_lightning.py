@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-import numpy as np
 import pandas
 import pytest
 import torch
@@ -184,7 +183,7 @@ def test_the_state_of_a_callback_is_restored_after_a_stop(
         said = script("train", *words, RUN)
     assert said.code == 130
     [line] = [line for line in said.out.splitlines() if "To continue:" in line]
-    again = shlex.split(line.partition(" train ")[2] or line.partition("train.py ")[2])
+    again = shlex.split(line.partition("To continue: ")[2])[2:]  # after python and the script
     assert "+callbacks.sum._target_=my_states.Sum" in again
     without = script("train", *[word for word in again if "my_states" not in word], "--cfg", "job")
     assert without.code == 0
@@ -284,7 +283,7 @@ def test_overfitting_repeats_the_first_steps_batches_also_after_a_resume(
     seen, step = [], LanguageModel.training_step
 
     def recorded(module: LanguageModel, batches: Any, *given: Any) -> Any:
-        seen.append(np.array(batches[0][0]).tobytes())
+        seen.append(batches[0][0].tolist())
         return step(module, batches, *given)
 
     monkeypatch.setattr(LanguageModel, "training_step", recorded)
@@ -292,7 +291,7 @@ def test_overfitting_repeats_the_first_steps_batches_also_after_a_resume(
     assert script("train", *FAST, flag, RUN).code == 0
     assert script("train", "resume=outputs/run", "trainer.max_steps=8", flag).code == 0
     assert len(seen) == 8
-    assert len({*seen[:3]}) == 3
+    assert len({str(each) for each in seen[:3]}) == 3
     assert seen == (seen[:3] * 3)[:8]
 
 
