@@ -120,8 +120,8 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
 WORDS = [word for word in SMALL if not word.startswith("tokenizer")]
 WORDS += ["callbacks=plain", "tokenizer=byte", "trainer.max_steps=2", "data.path=text.txt"]
 REACHED = [
-    *("data.path", "tokenizer.path", "schedule.cooldown", "logger", "logger.name"),
-    *("logger.version", "name", "store_dir", "init_from", "resume", "optimizer.lr", "data"),
+    *("data.path", "tokenizer.path", "schedule.cooldown", "logger", "callbacks.mine"),
+    *("trainer.profiler", "name", "store_dir", "init_from", "resume", "optimizer.lr", "data"),
     *("callbacks.samples.prompt", "callbacks.attention.text"),
 ]
 """Where a resumed run uses what its checkpoint says."""
