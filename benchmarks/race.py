@@ -117,8 +117,8 @@ class ValidationLosses(Callback):
         self.key = key
         self.marks: list[Mark] = []
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        trainer.datamodule.validation_every = 1  # type: ignore[attr-defined]
+    def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        trainer.datamodule.validation_every = 1
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, LanguageModel)

@@ -110,7 +110,7 @@ def without_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def with_tensors(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The state of which `without_tensors` made `plain`."""
+    """The inverse of `without_tensors`: puts the tensors back into the state."""
     if isinstance(plain, dict):
         if plain.keys() == {TENSOR}:
             return tensors[plain[TENSOR]]
