@@ -12,9 +12,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from benchmarks import nanogpt, runner
 from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
+from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
 from headscope.training.module import LanguageModel
-from headscope.training.run import prepare_process
 
 TRAINER = ("trainer.accelerator", "trainer.precision", "trainer.compile")
 SHARED = ("data", "tokenizer", "store_dir", *TRAINER)
@@ -36,7 +36,7 @@ def measure(request: Request) -> Result:
     """
     plan = request.suite
     sides, unit = trainings(request)
-    prepare_process()
+    keep_freed_memory()
     seeds = {name: iter(plan.seeds) for name in sides}
 
     def train(name: str) -> Figures:

@@ -212,6 +212,6 @@ def train_in_temporary_folder(config: TrainConfig, *callbacks: Callback) -> Run:
     """Train with `config`, without the evaluation at the end."""
     with TemporaryDirectory() as folder:
         run = built(config, Path(folder))
-        run.callbacks().extend(callbacks)
+        run.trainer.callbacks.extend(callbacks)
         run.trainer.fit(run.module, datamodule=run.data)
     return run

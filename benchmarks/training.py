@@ -18,9 +18,9 @@ from benchmarks.flops import matrix_rate, training_flops
 from benchmarks.runner import Figures, Measured, Request, Result
 from benchmarks.transformers import check_gpt2, gpt2_of
 from headscope.comparison.bare_loop import BareLoop, bare_loop
+from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
 from headscope.training.module import LanguageModel
-from headscope.training.run import prepare_process
 
 OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"
 
@@ -50,7 +50,7 @@ def measure(request: Request) -> Result:
     loads = range(1 + (plan.busy_loops or 0))
     config.trainer.max_steps = plan.warmup_steps + len(loads) * plan.rounds * plan.steps + 1
     config.trainer.accumulate = 1
-    prepare_process()
+    keep_freed_memory()
     loops = {BARE: bare_loop(config)}
     if plan.peers:
         loops[THEIRS] = bare_loop(config, theirs=partial(gpt2_of, config=config.model))

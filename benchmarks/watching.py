@@ -10,8 +10,8 @@ import torch
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
+from headscope.data.machine import keep_freed_memory
 from headscope.training.callbacks.steps import StepCallback
-from headscope.training.run import prepare_process
 
 WATCHED, UNWATCHED = "headscope, watching", "headscope, not watching"
 
@@ -25,7 +25,7 @@ def measure(request: Request) -> Result:
     watched, unwatched = request.run, deepcopy(request.run)
     for name in ("attention", "heads"):
         unwatched.callbacks.pop(name, None)
-    prepare_process()
+    keep_freed_memory()
     weights: list[dict[str, torch.Tensor]] = []
     configs = {UNWATCHED: unwatched, WATCHED: watched}
     sides = {name: partial(train, config, weights) for name, config in configs.items()}
@@ -50,7 +50,7 @@ def train(config: TrainConfig, weights: list[dict[str, torch.Tensor]]) -> Figure
     weights[:] = weights or [state]
     if any(not torch.equal(state[name], first) for name, first in weights[0].items()):
         raise RuntimeError("watching changed the weights")
-    watches = [each for each in run.callbacks() if isinstance(each, StepCallback)]
+    watches = [each for each in run.trainer.callbacks if isinstance(each, StepCallback)]
     watching, seconds = sum(each.seconds for each in watches), run.module.timer.wall_seconds()
     percent = 100 * watching / seconds
     return {"seconds": seconds, "watching_seconds": watching, "watching_percent": percent}

@@ -138,7 +138,7 @@ def test_rates_and_steps_are_right_also_after_a_resume(script: Script, steps: tu
         assert script("train", *words, *short).code == 0
         words = ["resume=outputs/run", "trainer.max_steps=6", RATES, NORMS]
     assert script("train", *words).code == 0
-    [tag] = [each for each in events("outputs/run").Tags()["scalars"] if each.endswith("/pg1")]
+    [tag] = [each for each in events("outputs/run").Tags()["scalars"] if each.endswith("/matrices")]
     ours = scalars("outputs/run", "train/lr")
     config = opened("outputs/run/checkpoints/last.safetensors")["config"]
     keys = {key: each for key, each in config["schedule"].items() if key != "_target_"}
@@ -146,7 +146,7 @@ def test_rates_and_steps_are_right_also_after_a_resume(script: Script, steps: tu
     for step in range(max(steps, default=0), 6):
         expected = config["optimizer"]["lr"] * schedule(step)
         assert ours[step + 1] == pytest.approx(expected)
-    rates = scalars("outputs/run", tag.replace("pg1", "pg3"))
+    rates = scalars("outputs/run", tag.replace("matrices", "vectors"))
     assert {step - 1: value for step, value in ours.items()} == pytest.approx(rates)
     assert [*scalars("outputs/run", "gradient/block_0")] == [*range(6)]
 
@@ -357,6 +357,31 @@ def test_a_mistake_in_a_callback_is_one_line(script: Script) -> None:
         assert (said.code, said.err.count("\n")) == (1, 1), (word, said.err)
         assert names in said.err
         assert not Path("outputs/run").exists()
+    assert script("train", *FAST, RUN).code == 0
+    for word in ("callbacks.early_stopping=5", "+callbacks.x=5", "+trainer.arguments=5"):
+        said = script("train", "resume=outputs/run", "trainer.max_steps=6", word)
+        assert (said.code, said.err.splitlines()[-1][:6]) == (1, "Error:"), said.err
+        assert "Traceback" not in said.err
+
+
+def test_an_error_of_a_callback_of_lightning_is_one_line_but_no_bug_is_hidden(
+    script: Script,
+) -> None:
+    stop = "lightning.pytorch.callbacks.EarlyStopping"
+    words = [f"+callbacks.stop._target_={stop}", "+callbacks.stop.monitor=val_loss"]
+    said = script("train", *FAST, *words, RUN)
+    assert (said.code, said.err.count("\n")) == (1, 1), said.err
+    assert "val/loss" in said.err  # what can be monitored
+    with Path("my_callbacks.py").open("a") as file:
+        file.write("""
+class Wrong(GradientNorms):
+    def on_train_start(self, trainer, module):
+        exec("def wrong(): raise RuntimeError('a bug')\\nwrong()", {})
+""")
+    said = script("train", *FAST, "+callbacks.x._target_=my_callbacks.Wrong", RUN)
+    assert said.code == 1
+    assert "Traceback" in said.err
+    assert "The error comes from" in said.err
 
 
 def test_objects_from_python_are_used() -> None:

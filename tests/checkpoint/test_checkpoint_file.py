@@ -211,33 +211,14 @@ def test_sizes_and_tokenizers_that_are_not_those_of_the_weights_are_refused(file
         assert_refused(file)
 
 
-LOAD = """
-import resource, sys, headscope
-from headscope.errors import UserError
-try:
-    headscope.load(sys.argv[1])
-except UserError as error:
-    print(str(error)[-40:])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print("torch._dynamo" in sys.modules, peak >> (20 if sys.platform == "darwin" else 10))
-"""
-
-
-def test_loading_imports_no_compiler_and_needs_no_memory_for_weights_that_do_not_exist(file):
-    def loaded(**sizes) -> tuple[str, int]:
-        stored, _ = content(configuration("model/position=head_bias"))
-        stored["config"]["model"].update(sizes)
-        save(stored, file)
-        command = [sys.executable, "-c", LOAD, str(file)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        return said[-2], int(said[-1])
-
-    imported, megabytes = loaded()
-    assert imported == "False"
-    # The table of biases would have 8 GiB, and the masks of both layers together 64 MB.
-    imported, more = loaded(heads=512, head_dim=2, block_size=2000)
-    assert imported == "False"
-    assert more < megabytes + 400
+def test_loading_imports_no_compiler(file):
+    save(content()[0], file)
+    code = (
+        "import sys, headscope; headscope.load(sys.argv[1]); print('torch._dynamo' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(file)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == "False\n"
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(file):

@@ -147,7 +147,7 @@ def test_a_mistake_with_a_checkpoint_leaves_it_as_it_is(script: Script, speeches
         ("sample", "device=tpu", "device=tpu"),
         ("train", "resume=outputs/r", "2 steps", "trainer.max_steps"),
         ("train", "hydra.run.dir=outputs/r", "resume=outputs/r"),
-        ("train", f"{from_it} tokenizer=byte", "tokenizer=byte", "tokenizer=bpe"),
+        ("train", f"{from_it} tokenizer=byte", "tokenizer=", "headscope.byte", "headscope.bpe"),
         ("train", f"{from_it} tokenizer=bpe tokenizer.vocab_size=400", "400", "320", "init_from"),
     ):
         assert_one_line(script(name, *arguments.split()), *words)

@@ -97,7 +97,7 @@ REFUSED = {
     "a size": (changed(model_args={"n_layer": -1}), "layers=-1"),
     "heads": (changed(model_args={"n_head": 3}), "heads"),
     "a vocabulary": (changed(model_args={"vocab_size": 77}), "shape"),
-    "bias": (changed(model_args={"bias": True}), "missing"),
+    "bias": (changed(model_args={"bias": True}), "Missing"),
     "unknown weight": (changed(model={"other": torch.zeros(1)}), "other"),
     "untied": (changed(model={HEAD: torch.zeros(VOCABULARY, 16)}), "ties them"),
     "diverged": (changed(model={WTE: torch.full((VOCABULARY, 16), torch.nan)}), "finite"),

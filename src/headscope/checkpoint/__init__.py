@@ -1,37 +1,20 @@
 """Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
 file."""
 
-from headscope.checkpoint.building import build_model, build_model_for
-from headscope.checkpoint.file import Stored, contents, read, write
-from headscope.checkpoint.finding import find, pick_device
-from headscope.checkpoint.loading import (
-    AttentionReading,
-    Checkpoint,
-    check_weights,
-    load,
-    load_weights,
-    own_tokenizer,
-    sources,
-    stored_corpus,
-    with_block_size,
-)
-
-__all__ = [
-    "AttentionReading",
-    "Checkpoint",
-    "Stored",
-    "build_model",
-    "build_model_for",
-    "check_weights",
-    "contents",
-    "find",
-    "load",
-    "load_weights",
-    "own_tokenizer",
-    "pick_device",
-    "read",
-    "sources",
-    "stored_corpus",
-    "with_block_size",
-    "write",
-]
+from headscope.checkpoint.building import build_model as build_model
+from headscope.checkpoint.building import build_model_for as build_model_for
+from headscope.checkpoint.file import Stored as Stored
+from headscope.checkpoint.file import contents as contents
+from headscope.checkpoint.file import read as read
+from headscope.checkpoint.file import write as write
+from headscope.checkpoint.finding import find as find
+from headscope.checkpoint.finding import pick_device as pick_device
+from headscope.checkpoint.loading import AttentionReading as AttentionReading
+from headscope.checkpoint.loading import Checkpoint as Checkpoint
+from headscope.checkpoint.loading import check_sizes as check_sizes
+from headscope.checkpoint.loading import load as load
+from headscope.checkpoint.loading import load_weights as load_weights
+from headscope.checkpoint.loading import own_tokenizer as own_tokenizer
+from headscope.checkpoint.loading import sources as sources
+from headscope.checkpoint.loading import stored_corpus as stored_corpus
+from headscope.checkpoint.loading import with_block_size as with_block_size

@@ -1,7 +1,6 @@
 """Builds models from their configuration.
 
-A configuration may contain a typo or come from an untrusted file. So sizes that are too large raise
-an error before memory is allocated.
+A size may be a typo. So tables that are too large raise an error before memory is allocated.
 """
 
 from headscope.config.messages import full_keys
@@ -10,9 +9,6 @@ from headscope.data.machine import machine_memory
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
-
-LIMITS = {"layers": 10_000, "heads": 4_096, "ngrams": 64}
-"""Maximum values of the keys that determine how many Python objects are created."""
 
 TABLE_SHARE = 16
 """Masks and position tables may use at most 1 / TABLE_SHARE of this machine's memory."""
@@ -40,32 +36,26 @@ def build_model_for(config: Part, tokenizer: Tokenizer) -> GPT:
     same reasons as `build_model`, and if a document mask needs an end-of-text token that the
     tokenizer does not have."""
     if config.document_mask and tokenizer.end_of_text is None:
-        raise UserError(
-            "model.document_mask=true: this tokenizer has no end-of-text token, so nothing marks "
-            "the documents; set model.document_mask=false"
-        )
+        problem = "model.document_mask=true: this tokenizer has no end-of-text token"
+        raise UserError(f"{problem}: set model.document_mask=false")
     return build_model(config, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
 
 
 def check_limits(settings: Part) -> None:
-    """Raises UserError if a value in `settings` is above its limit in LIMITS, or if the masks and
+    """Raises UserError for sizes that would make endlessly many Python objects, or if the masks and
     position tables need more than 1 / TABLE_SHARE of this machine's memory."""
-    for key, limit in LIMITS.items():
-        value = getattr(settings, key)
-        if value > limit:
-            raise UserError(f"model.{key}={value} must be at most {limit:,}")
+    for key, limit in (("layers", 10_000), ("heads", 4_096), ("ngrams", 64)):
+        if getattr(settings, key) > limit:
+            raise UserError(f"model.{key}={getattr(settings, key)} must be at most {limit:,}")
     size, width = settings.block_size, max(settings.embed_dim, settings.head_dim or 0)
     # The memory in bytes of a boolean mask in each layer, and of a position table while it is
     # computed in float64.
     needed = size * (settings.layers * size + 32 * width)
     allowed = machine_memory() / TABLE_SHARE
     if needed > allowed:
-        raise UserError(
-            f"model.block_size={size} with model.embed_dim={settings.embed_dim} and "
-            f"model.layers={settings.layers} needs {in_gib(needed)} for masks and position "
-            f"tables. The limit is {in_gib(allowed)}, 1/{TABLE_SHARE} of this machine's memory: "
-            "lower model.block_size"
-        )
+        problem = f"model.block_size={size} needs {in_gib(needed)} for masks and position tables"
+        most = f"the limit is {in_gib(allowed)}, 1/{TABLE_SHARE} of this machine's memory"
+        raise UserError(f"{problem}, but {most}: lower model.block_size")
 
 
 def in_gib(size: float) -> str:

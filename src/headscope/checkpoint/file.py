@@ -51,13 +51,12 @@ def contents(
     precision: str,
     answers: Answers | None = None,
 ) -> dict[str, Any]:
-    """The plain data of a checkpoint, without the step. `store` is the name of the token store,
-    which identifies the training text. `precision` is one of `PRECISIONS`. `answers` says what the
-    losses count, if not all tokens."""
+    """The plain data of a checkpoint, without the step. `store` is the name of the token store.
+    `answers` says what the losses count, if not all tokens."""
     return {
         "format": FORMAT,
         "config": config.kept(),
-        "added": config.added(),
+        "added": [*config.added()],
         "tokenizer": tokenizer.state(),
         "store": store,
         "precision": precision,
@@ -66,11 +65,8 @@ def contents(
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically. `data` has the entries of `contents`, and
-    `step`. Tied weights are stored once.
-
-    Raises UserError if the file cannot be written.
-    """
+    """Writes a checkpoint atomically. `data` has the entries of `contents`, and `step`. Raises
+    UserError if the file cannot be written."""
     unique, tied = without_ties(tensors)
     checksums = {name: checksum(name, tensor) for name, tensor in unique.items()}
     text = json.dumps({**data, "checksums": checksums, "tied": tied}, allow_nan=False)
@@ -138,9 +134,8 @@ class Stored:
 
     @property
     def config(self) -> TrainConfig:
-        """The configuration without callbacks, checked. Raises UserError if a key is missing or
-        unknown, or has a wrong type, or if the model has a part that it may not name. Another part
-        that it may not name raises UserError when it is built."""
+        """The configuration without callbacks. Raises UserError if a key is missing, unknown or of
+        a wrong type, or if it names a part that it may not name, at the latest when it is built."""
         plain = {key: each for key, each in self.data["config"].items() if key != "callbacks"}
         try:
             return parse(TrainConfig, plain, composed=False)
@@ -159,27 +154,17 @@ class Stored:
             if weight.dtype not in DTYPES:
                 raise damaged(self.path, ValueError(f"{name[:80]} has the type {weight.dtype}"))
             if not is_finite(weight.float() if weight.dtype is torch.float64 else weight):
-                raise UserError(
-                    f"{self.path} cannot be used: its weights are not finite (NaN or infinity in "
-                    f"{name[:80]}): training diverged; choose an earlier checkpoint"
-                )
+                problem = f"{self.path} cannot be used: its weights are not finite, {name[:80]}"
+                raise UserError(f"{problem}: training diverged; choose an earlier checkpoint")
         return weights
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with `prefix`, by the rest of their names. They are
-        memory-mapped from the file.
-
-        Raises UserError if one of these tensors is damaged.
-        """
+        """The tensors whose names begin with `prefix`, by the rest of their names, memory-mapped.
+        Raises UserError if one of them is damaged."""
+        checksums, tied = self.data["checksums"], self.data["tied"]
         try:
-            found = {
-                name: self._verified(name)
-                for name in self.data["checksums"]
-                if name.startswith(prefix)
-            }
-            for name, first in self.data["tied"].items():
-                if name.startswith(prefix):
-                    found[name] = found[first]
+            found = {name: self._verified(name) for name in checksums if name.startswith(prefix)}
+            found |= {name: found[own] for name, own in tied.items() if name.startswith(prefix)}
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise damaged(self.path, error) from error
         return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
@@ -200,10 +185,10 @@ def read(path: Path) -> Stored:
         exists = "is not a file" if path.exists() else "does not exist"
         raise UserError(f"checkpoint {path} {exists}")
     if path.suffix != SUFFIX:
-        raise UserError(
-            f"{path} is not a checkpoint of this version of headscope, which has the suffix "
-            f"{SUFFIX}: train again, or convert the model of another tool with {how_to_convert()}"
-        )
+        advice = f"convert the model of another tool with {how_to_convert()}"
+        if path.suffix == ".ckpt":
+            advice = "load a file of Lightning with headscope.LanguageModel.load_from_checkpoint"
+        raise UserError(f"{path} is no checkpoint of headscope, whose suffix is {SUFFIX}: {advice}")
     try:
         file = safe_open(path, framework="pt")
         data = plain_data((file.metadata() or {}).get(METADATA))
@@ -218,10 +203,7 @@ def plain_data(text: str | None) -> dict[str, Any]:
     """The plain data in the metadata of a file. Raises ValueError if it is damaged, or if an entry
     that every checkpoint needs is missing or has the wrong type."""
     if text is None:
-        raise ValueError(
-            "it was not written by headscope; convert the model of another tool with "
-            f"{how_to_convert()}"
-        )
+        raise ValueError(f"it was not written by headscope: to import a model, {how_to_convert()}")
     if f"{zlib.crc32(text[8:].encode()):08x}" != text[:8]:
         raise ValueError("its metadata has a wrong checksum")
     data = json.loads(text[8:])

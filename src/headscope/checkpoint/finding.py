@@ -1,26 +1,28 @@
 """Finds the checkpoint file and the device that the configuration keys of a script select."""
 
 import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from headscope.checkpoint.file import SUFFIX, how_to_convert, read
+from headscope.checkpoint.file import SUFFIX, Stored, how_to_convert, read
 from headscope.errors import UserError
 from headscope.terminal import command, printable
 
+Check = Callable[[Stored], Any]
+Say = Callable[[str], Any]
+
 
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
-    """The path of the checkpoint file that `given` selects.
+    """The path of the checkpoint that `given` selects: a file, or the best.safetensors of a run
+    folder, or with None that of the newest run (see `newest_run`). If best.safetensors is missing
+    or damaged, last.safetensors of the same run is used. If it is damaged, a line says so.
 
-    `given` is a checkpoint file, a run folder or None. A run folder selects its best.safetensors.
-    None selects the newest run (see `newest_run`).
-
-    If best.safetensors is missing or damaged, last.safetensors of the same run is returned. If it
-    is damaged, a message is printed on standard error. If `given` is a file, no other file is used
-    instead. `key` is the configuration key of `given`, for error messages.
-
-    Raises UserError if no checkpoint is found.
+    `key` is the configuration key of `given`, for error messages. Raises UserError if no checkpoint
+    is found.
     """
     path = newest_run(outputs, key) if given is None else Path(given)
     if not path.is_dir():
@@ -29,20 +31,35 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         return path
     best, last = (path / "checkpoints" / f"{name}{SUFFIX}" for name in ("best", "last"))
     if best.is_file() and last.is_file():
-        try:
-            read(best).weights()
-        except UserError as error:
-            read(last).weights()
-            print(printable(f"{error}; using {last} instead"), file=sys.stderr)
-            return last
+        return first_intact([best, last], f"{key}={path}", warn).path
     if best.is_file() or last.is_file():
         return best if best.is_file() else last
     if (path / "config.json").is_file():
-        raise UserError(
-            f"{key}={path} is not a run, but a folder with a config.json: convert a Hugging "
-            f"Face model first: {how_to_convert()}"
-        )
+        problem = f"{key}={path} is not a run, but a folder with a config.json"
+        raise UserError(f"{problem}: convert a Hugging Face model first: {how_to_convert()}")
     raise UserError(f"{key}={path} {without_checkpoint(path)}; name another run or a file")
+
+
+def first_intact(files: Iterable[Path], name: str, say: Say, check: Check = bool) -> Stored:
+    """The first of the checkpoints `files` that is not damaged and passes `check`. Says which did
+    not. Raises UserError, which begins with `name`, if none does."""
+    problems: list[str] = []
+    for file in files:
+        try:
+            stored = read(file)
+            stored.weights()
+            check(stored)
+        except UserError as error:
+            problems.append(str(error))
+        else:
+            for problem in problems:
+                say(f"{problem}; using {file} instead, of step {stored.step:,}")
+            return stored
+    raise UserError(f"{name}: {'; '.join(problems)}")
+
+
+def warn(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def newest_run(outputs: Path, key: str) -> Path:
@@ -56,13 +73,11 @@ def newest_run(outputs: Path, key: str) -> Path:
         raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
     saved = [*outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}")]  # best and last
     if not saved:
-        train = command("train")
-        raise UserError(
-            f"there is no run in {outputs}/ yet: train one with {train}, or give {key}="
-        )
+        advice = f"train one with {command('train')}, or give {key}="
+        raise UserError(f"there is no run in {outputs}/ yet: {advice}")
     path = max(saved, key=lambda file: file.stat().st_mtime).parents[1]
     line = f"{latest} does not exist: using the newest run, {path} (or give {key}=)"
-    print(printable(line), file=sys.stderr)
+    warn(line)
     return path
 
 
@@ -79,16 +94,11 @@ def pick_device(name: str) -> torch.device:
 
     Raises UserError if this machine does not have the device.
     """
-    kinds = ["cuda"] if torch.cuda.is_available() else []
-    kinds += ["mps"] if torch.backends.mps.is_available() else []
-    kinds += ["cpu"]
-    try:
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kinds = [*(kind for kind in found if found[kind]), "cpu"]
+    with suppress(RuntimeError):
         device = torch.device(kinds[0] if name == "auto" else name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in kinds:
-        raise UserError(
-            f"device={name} is not available on this machine: choose one of auto, "
-            f"{', '.join(kinds)}"
-        )
-    return device
+        if device.type in kinds:
+            return device
+    choices = f"choose one of auto, {', '.join(kinds)}"
+    raise UserError(f"device={name} is not available on this machine: {choices}")

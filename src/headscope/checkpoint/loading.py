@@ -5,17 +5,16 @@ configuration can only name parts of headscope (see `headscope.config.parts`).
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headscope.checkpoint.building import build_model_for
-from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import Stored, read
 from headscope.checkpoint.finding import pick_device
 from headscope.config.parts import Part, build_part
@@ -32,9 +31,8 @@ from headscope.terminal import printable
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint file. `step` is the training step at which the file was saved.
-    `precision` is the precision of the training run, one of `PRECISIONS`. `answers` is what the
-    losses of the run count, if not all tokens."""
+    """The content of a checkpoint file. `step` is the training step, and `precision` that of the
+    run, one of `PRECISIONS`. `answers` is what its losses count, if not all tokens."""
 
     path: Path
     model: GPT
@@ -58,33 +56,24 @@ class Checkpoint:
         return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=begun)
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
-        """The attention of the model on a text or on token ids. Only the first `block_size` tokens
-        are used.
-
-        Raises UserError if there are no tokens, if the vocabulary cannot encode the text, or if a
-        token id is not in the vocabulary.
-        """
+        """The attention of the model on the first `block_size` tokens of a text or of token ids.
+        Raises UserError as `tokens` does, and if there are no tokens."""
         tokens = self.tokens(text)[: self.model.block_size]
         if not tokens:
             raise UserError("the text is empty: give at least one token")
-        weights, scores = attention_weights_and_scores(
-            self.model, torch.tensor([tokens], device=self.model.device)
-        )
-        return AttentionReading(
-            tokens=tokens,
-            labels=self.tokenizer.labels(tokens),
-            weights=weights[:, 0].cpu(),
-            scores=scores[:, 0].cpu(),
-        )
+        batch = torch.tensor([tokens], device=self.model.device)
+        found = attention_weights_and_scores(self.model, batch)
+        weights, scores = (each[:, 0].cpu() for each in found)
+        return AttentionReading(tokens, self.tokenizer.labels(tokens), weights, scores)
 
 
 @dataclass(frozen=True)
 class AttentionReading:
     """The attention of a model (L layers, H heads per layer) on a text of T tokens.
 
-    `labels` are printable texts of the tokens (see `Tokenizer.labels`). `weights` (L, H, T, T) are
-    the attention weights. `scores` (L, H, T, T) are the attention scores before the causal mask and
-    the softmax. The scores are scaled and include the bias of the position encoding.
+    `labels` are printable texts of the tokens. `weights` (L, H, T, T) are the attention weights,
+    `scores` (L, H, T, T) those before the causal mask and the softmax: scaled, and with the bias of
+    the position encoding.
     """
 
     tokens: list[int]
@@ -97,15 +86,10 @@ class AttentionReading:
         return f"<{type(self).__name__}: {layers} layers, {heads} heads each, {tokens} tokens>"
 
     def first(self, length: int) -> Self:
-        """The attention among the first `length` tokens. Attention is causal, so the later tokens
-        do not affect these weights."""
-        return replace(
-            self,
-            tokens=self.tokens[:length],
-            labels=self.labels[:length],
-            weights=self.weights[..., :length, :length],
-            scores=self.scores[..., :length, :length],
-        )
+        """The attention among the first `length` tokens, which later tokens do not affect."""
+        weights, scores = (each[..., :length, :length] for each in (self.weights, self.scores))
+        tokens, labels = self.tokens[:length], self.labels[:length]
+        return replace(self, tokens=tokens, labels=labels, weights=weights, scores=scores)
 
     def to_bertviz(self) -> tuple[tuple[torch.Tensor, ...], list[str]]:
         """The arguments `attention` and `tokens` of BertViz's `head_view` and `model_view`: the
@@ -114,11 +98,9 @@ class AttentionReading:
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
-    """Load a checkpoint. The model is on `device`, in evaluation mode.
-
-    Raises UserError if the file is missing, damaged or not a headscope checkpoint, or if a weight
-    is NaN or infinite. Also raises UserError if this machine does not have the device.
-    """
+    """Load a checkpoint. The model is on `device`, in evaluation mode. Raises UserError if the file
+    is missing, damaged or not a headscope checkpoint, if a weight is NaN or infinite, or if this
+    machine does not have the device."""
     path = Path(path)
     device = pick_device(str(device))
     stored = read(path)
@@ -155,57 +137,54 @@ def own_tokenizer(stored: Stored) -> type | None:
     return made.func if isinstance(made.func, type) else None
 
 
+class WithoutInitialization(TorchFunctionMode):
+    """Inside the `with` block, no random initial weights are drawn: the weights of a new model are
+    arbitrary, and all must then be read from a file. This saves most of the time to load one."""
+
+    RANDOM: tuple[Any, ...] = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_)
+    RANDOM += (nn.init.uniform_, nn.init.kaiming_uniform_)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in self.RANDOM:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
 def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
-    """The model with these weights. Raises UserError for the same reasons as `check_weights`."""
-    check_weights(config, tokenizer, weights)
+    """The model with these weights. Raises UserError for the same reasons as `build_model_for` and
+    `load_weights`."""
+    check_sizes(config, tokenizer, weights)
     with WithoutInitialization():
         model = build_model_for(config, tokenizer)
-    model.load_state_dict(weights)
+    load_weights(model, weights)
     return model
 
 
-def check_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
-    """Raises UserError unless the model of `config` has exactly these weights. Allocates no memory
-    for the weights of a model, however large its sizes are."""
+def check_sizes(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
+    """Raises UserError if `weights` are those of a model of another size, before such a model is
+    built, which may be large."""
     layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
-    if config.layers != layers:
-        raise UserError(f"model.layers={config.layers}, but there are weights of {layers} layers")
-    check_shapes(partial(build_model_for, config, tokenizer), weights)
+    shape = tuple(weights["embedding.weight"].shape) if "embedding.weight" in weights else ()
+    own = (config.layers, (tokenizer.vocab_size, config.embed_dim))
+    if (layers, shape) != own:
+        found = f"{layers} layers and an embedding of {shape}"
+        raise UserError(f"the weights have {found}, but the model {own[0]} layers and {own[1]}")
 
 
-def check_shapes(build: Callable[[], GPT], weights: Mapping[str, Tensor]) -> None:
-    """Raises UserError unless the model that `build` builds has weights with the names, shapes and
-    ties of `weights`."""
-    with WithoutInitialization(on_meta=True):
-        model = build()
-    expected = model.state_dict()
-    for name in sorted(expected.keys() ^ weights.keys()):
-        raise UserError(
-            f"the weight {name[:80]} is {'missing' if name in expected else 'not in the model'}"
-        )
-    for name, weight in expected.items():
-        if weight.shape != weights[name].shape:
-            raise UserError(
-                f"the weight {name} has the shape {tuple(weights[name].shape)}, but the model's is "
-                f"{tuple(weight.shape)}"
-            )
+def load_weights(model: GPT, weights: Mapping[str, Tensor]) -> None:
+    """Loads a state dict into `model`. Raises UserError if the names, shapes or ties of the weights
+    are not those of the model."""
+    both = [weights[name] for name in ("head.weight", "embedding.weight") if name in weights]
     tied = model.head.weight is model.embedding.weight
-    if tied and not torch.equal(weights["head.weight"], weights["embedding.weight"]):
+    if tied and len(both) == 2 and not torch.equal(*both):
         raise UserError("embedding and output head differ, but model.tied_head=true ties them")
-
-
-def load_weights(model: GPT, stored: Stored, *, name: str) -> None:
-    """Load the weights of a checkpoint into `model`. Raises UserError if the names or shapes of the
-    weights do not match the model."""
-    weights = stored.weights()
     try:
-        check_shapes(lambda: model, weights)
-    except UserError as error:
-        raise UserError(
-            f"init_from={name} is a model of another shape: {error}; leave out the choices of "
-            "model, so that its own are used"
-        ) from error
-    model.load_state_dict(weights)
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = " ".join(str(error).splitlines()[-1].split())[:300]
+        raise UserError(f"the weights are those of another model: {problem}") from error
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
@@ -217,24 +196,20 @@ def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
     if block_size == loaded.model.block_size:
         return loaded.model
     if loaded.model.position.limit:
-        raise UserError(
-            f"{type(loaded.model.position).__name__} was trained at block_size="
-            f"{loaded.model.block_size}: {loaded.model.position.limit}"
-        )
+        position, trained = loaded.model.position, loaded.model.block_size
+        kind = type(position).__name__
+        raise UserError(f"{kind} was trained at block_size={trained}: {position.limit}")
     sizes = Part(loaded.config.model, block_size=block_size)
     model = build_from_weights(sizes, loaded.tokenizer, loaded.model.state_dict())
     return model.to(loaded.model.device).eval()
 
 
 def stored_corpus(loaded: Checkpoint) -> Corpus:
-    """The corpus that the configuration of a checkpoint selects. The checkpoint names the files to
-    read. Their names are printed on standard error, so that the user sees what is read. Raises
-    UserError if the corpus cannot be built here."""
+    """The corpus that the configuration of a checkpoint selects. Prints on standard error which
+    files it reads. Raises UserError if the corpus cannot be built here."""
     if loaded.config.data is None:
-        raise UserError(
-            "the text that this model was trained on is unknown, because the model was imported: "
-            "name a text, with data.path= for evaluate and train, or with text= for analyze"
-        )
+        problem = "the text that this model was trained on is unknown, because it was imported"
+        raise UserError(f"{problem}: name one with data.path=, or for analyze with text=")
     for line in sources(loaded.config.data, "data"):
         print(printable(line), file=sys.stderr)
     try:

@@ -17,7 +17,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.checkpoint import build_model
-from headscope.checkpoint.empty import WithoutInitialization
+from headscope.checkpoint.loading import WithoutInitialization
 from headscope.cli import command_line, sweeps, train
 from headscope.cli.texts import quote, quoted
 from headscope.cli.words import implied_data, key_of, value_of
@@ -118,7 +118,7 @@ def jobs(
             flags = run.trainer.arguments
             if flags.get("limit_val_batches") == 0 or flags.get("fast_dev_run"):
                 raise UserError("a comparison needs validation losses: leave out +trainer.*")
-            with WithoutInitialization(on_meta=True):
+            with WithoutInitialization():
                 build_model(run.model, vocab_size=1)
             if is_run(folder / place):
                 check_same_config(newest_checkpoint(folder / place), run)

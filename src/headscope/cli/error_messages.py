@@ -18,6 +18,7 @@ from omegaconf.errors import (
 )
 from yaml import YAMLError
 
+from headscope.cli.conf import choices_of
 from headscope.config.messages import RENAMED, suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
@@ -89,7 +90,8 @@ def one_line(error: BaseException) -> str:
             return f"{group}={choice} is not installed: pip install 'headscope[sweeps]'"
         if group == "data" and ("." in choice or os.path.exists(choice)):
             return f"data={choice}: to read your own text, write data.path={choice}"
-        hint = suggestion(choice, dict.fromkeys(error.options or ()))
+        hint = suggestion(choice, dict.fromkeys(error.options or choices_of(group)))
+        hint += f"; to leave it out: ~{group}" if choice == "none" else ""
         return f"{group}={choice}: there is no {group}/{choice} in conf/{hint}"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
@@ -97,6 +99,8 @@ def one_line(error: BaseException) -> str:
         if error.full_key in RENAMED:
             return f"{error.full_key} is now {RENAMED[error.full_key]}"
         known: Any = OmegaConf.to_container(error.parent_node, resolve=False) or {}
+        if not str(known.get("_target_", "headscope.")).startswith("headscope."):
+            return f"{error.full_key}: there is no such key yet: add it with +{error.full_key}="
         known = {key: each for key, each in known.items() if key != "hydra" and key[0] != "_"}
         return f"{error.full_key}: there is no such key{suggestion(error.key, known)}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:

@@ -133,7 +133,8 @@ def reported() -> Iterator[None]:
         elif isinstance(error, USER_ERRORS):
             raise
         elif "No trials are completed" not in str(error):
-            raise UserError(f"Hydra cannot run this: {first_line(error)}") from error
+            advice = "; to leave out a group: ~GROUP" if "NoneType" in str(error) else ""
+            raise UserError(f"Hydra cannot run this: {first_line(error)}{advice}") from error
     hydra: Any = HydraConfig.instance().cfg and HydraConfig.get()
     if hydra and hydra.mode == RunMode.MULTIRUN and hydra.job.config_name == "train":
         folder = Path(hydra.sweep.dir)

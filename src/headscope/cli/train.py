@@ -95,7 +95,7 @@ def run(
         config = resuming.with_trained_model(parse(TrainConfig, composed), keys)
     else:
         folder = Path(composed.resume)
-        resume = resuming.newest_checkpoint(folder, warn=warn)
+        resume = resuming.newest_checkpoint(folder, warn)
         plain: Any = OmegaConf.to_container(composed, resolve=True)
         config, changes = resuming.resumed_config(plain, resume, keys)
     again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
@@ -116,7 +116,7 @@ def run(
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):
-            resume = resuming.newest_checkpoint(folder, warn=warn)
+            resume = resuming.newest_checkpoint(folder, warn)
             resuming.check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")

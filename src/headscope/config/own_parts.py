@@ -77,7 +77,8 @@ def parts_words(settings: Mapping[str, Any]) -> list[str]:
 
 def own_code(error: BaseException) -> str | None:
     """The line of the person's own parts in which `error` was raised, or which led to it."""
-    names = {*MODULES, *(target.rpartition(".")[0] for _, target in COMPOSED)} - {"headscope"}
+    names = {*MODULES, *(target.rpartition(".")[0] for _, target in COMPOSED)}
+    names = {name for name in names if name.split(".")[0] not in ("headscope", "lightning")}
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         if any(f"{frame.f_globals.get('__name__')}.".startswith(f"{name}.") for name in names):
             return f"{frame.f_code.co_filename}, line {line}"

@@ -1,6 +1,6 @@
 """The keys of a training run, except those of its parts: conf/train.yaml and trainer."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from headscope.config.parse import Count, NonNegative, Others, Positive, Texts
@@ -50,19 +50,32 @@ class TrainConfig:
     logger: dict[str, Part | None] = field(default_factory=dict)
 
     def kept(self) -> dict[str, Any]:
-        """The plain data that a checkpoint keeps: all keys except those of `added`."""
-        kept = asdict(self)
-        del kept["logger"], kept["trainer"]["arguments"]
-        every = kept["callbacks"].items()
-        ours = {name: each for name, each in every if each and not is_foreign(each, "callbacks")}
-        return kept | {"callbacks": ours}
+        """The plain data that a checkpoint keeps (see `kept_and_added`)."""
+        return kept_and_added(self._plain())[0]
 
-    def added(self) -> list[str]:
-        """The keys of what a checkpoint does not keep, because it may be anyone's code: loggers,
-        callbacks that are not headscope's, and arguments of lightning.Trainer."""
-        own = [n for n, each in self.callbacks.items() if each and is_foreign(each, "callbacks")]
-        return [
-            *(f"callbacks.{name}" for name in own),
-            *(f"logger.{name}" for name, each in self.logger.items() if each),
-            *(f"trainer.{name}" for name in self.trainer.arguments),
-        ]
+    def added(self) -> dict[str, Any]:
+        """What a checkpoint does not keep, by key (see `kept_and_added`)."""
+        return kept_and_added(self._plain())[1]
+
+    def _plain(self) -> dict[str, Any]:
+        """The configuration as Hydra composed it."""
+        plain = asdict(self)
+        return plain | {"trainer": plain["trainer"] | plain["trainer"].pop("arguments")}
+
+
+def kept_and_added(plain: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divides a composed configuration into what a checkpoint keeps, and what it does not keep,
+    because it may be anyone's code: loggers, callbacks that are not headscope's, and arguments of
+    lightning.Trainer. The keys of the second dictionary are paths, such as `callbacks.mine`."""
+    kept = {key: each for key, each in plain.items() if key != "logger"}
+    ours = {each.name for each in fields(TrainerConfig)} - {"arguments"}
+    kept["trainer"] = {key: each for key, each in plain["trainer"].items() if key in ours}
+    parts = {name: each for name, each in (plain.get("callbacks") or {}).items() if each}
+    groups = {name: each for name, each in parts.items() if isinstance(each, dict)}
+    foreign = [name for name, each in groups.items() if is_foreign(each, "callbacks")]
+    kept["callbacks"] = {name: each for name, each in parts.items() if name not in foreign}
+    loggers = (plain.get("logger") or {}).items()
+    added = {f"callbacks.{name}": parts[name] for name in foreign}
+    added |= {f"logger.{name}": each for name, each in loggers if each}
+    added |= {f"trainer.{key}": each for key, each in plain["trainer"].items() if key not in ours}
+    return kept, added

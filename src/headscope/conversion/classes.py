@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.empty import WithoutInitialization
+from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.settings import Settings

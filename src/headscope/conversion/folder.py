@@ -9,8 +9,8 @@ import torch
 
 from headscope.checkpoint import Checkpoint
 from headscope.checkpoint.building import build_model
-from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
+from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported

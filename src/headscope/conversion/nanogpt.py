@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint import Checkpoint, build_model
-from headscope.checkpoint.empty import WithoutInitialization
 from headscope.checkpoint.file import is_finite
-from headscope.checkpoint.loading import check_shapes
+from headscope.checkpoint.loading import WithoutInitialization, load_weights
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2, PLAIN, Unfit, part, table
@@ -137,23 +136,23 @@ def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, in
     try:
         if len(found) < len(state):
             raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
-        with torch.device("meta"):
-            empty = NanoGPT().build(args)
-        names = {NanoGPT().counterpart(name)[0]: name for name in empty.state_dict()}
+        gpt = NanoGPT().build(args)
+        names = {NanoGPT().counterpart(name)[0]: name for name in gpt.state_dict()}
         weights = {
             names.get(name, name): finite(name, weight)
             for name, weight in found.items()
             if not name.endswith(".attn.bias")  # causal masks, stored without fused attention
         }
-        check_shapes(lambda: empty, weights)
+        load_weights(gpt, weights)
     except UserError as error:
         raise UserError(f"{path} is not a checkpoint of nanoGPT: {error}") from None
-    check_block_size(block_size, empty.block_size)
-    table = "position.table.weight"
-    weights[table] = weights[table][:block_size]
-    args["block_size"] = block_size or empty.block_size
-    gpt = NanoGPT().build(args)
-    gpt.load_state_dict(weights)
+    check_block_size(block_size, gpt.block_size)
+    if block_size:
+        table = "position.table.weight"
+        weights[table] = weights[table][:block_size]
+        args["block_size"] = block_size
+        gpt = NanoGPT().build(args)
+        gpt.load_state_dict(weights)
     return gpt, NanoGPT().config(args), step
 
 

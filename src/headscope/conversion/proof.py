@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headscope.checkpoint.building import build_model
-from headscope.checkpoint.empty import WithoutInitialization
+from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parts import Part, defaults_in_conf
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
 from headscope.conversion.standard_form import standard_form

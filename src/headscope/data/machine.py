@@ -1,8 +1,10 @@
 """What this machine has: cores and memory."""
 
+import ctypes
 import math
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -44,3 +46,14 @@ def machine_memory() -> float:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return math.inf
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc keep freed memory in this process: all blocks below 32 MiB, and up to 256 MiB in a
+    row. By default, it returns large blocks to the operating system and requests them again, which
+    costs about a thousand page faults per training step on a CPU (docs/performance.md)."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mmap_threshold, trim_threshold = -3, -1  # malloc.h
+        mallopt(mmap_threshold, 32 << 20)  # the largest value allowed
+        mallopt(trim_threshold, 256 << 20)

@@ -63,12 +63,9 @@ class Run:
         """Prints a line."""
         say(self.console, line)
 
-    def callbacks(self) -> list[Callback]:
-        return self.trainer.callbacks
-
     def callback(self, kind: type) -> Any:
         """The first callback of this class, or None."""
-        return next((each for each in self.callbacks() if isinstance(each, kind)), None)
+        return next((each for each in self.trainer.callbacks if isinstance(each, kind)), None)
 
 
 def build(
@@ -81,25 +78,23 @@ def build(
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] | None = None,
 ) -> Run:
-    """Builds the run that `config` describes. Does not write to `folder`, the folder of the run. If
-    `resume` is given, the run continues from this checkpoint in `folder`. If several `processes`
-    train together, each of them builds the run; by default, only this process trains. `callbacks`
-    are added to those of `config`, and `loggers` replace them.
+    """Builds the run that `config` describes, in `folder`, to which it does not write yet. The run
+    continues from the checkpoint `resume` if this is given. If several `processes` train together,
+    each of them builds the run. `callbacks` are added to those of `config`, and `loggers` replace
+    them.
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
     processes = processes or connect(config.trainer, alone=True)
-    # A run may start from the weights of another run, which need the tokenizer of that run.
     weights = None
     if config.init_from and not resume:
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
-        config = replace(config, tokenizer=weights.config.tokenizer)
     corpus: Corpus = build_part(config.data, "data")
     origin = resume if resume and config.init_from else weights
     data = build_data(config, corpus, origin, processes, console)
     if resume:
         check_same_text(resume, data.store)
-        checkpoint.check_weights(config.model, data.store.tokenizer, resume.weights())
+        checkpoint.check_sizes(config.model, data.store.tokenizer, resume.weights())
     answers = answers_of(corpus, data.store.tokenizer)
     module = build_module(config, data, weights, answers)
     objects = [type(each).__name__ for each in callbacks]
@@ -110,14 +105,9 @@ def build(
     contents = checkpoint.contents(
         config, module.tokenizer, data.store.name, precision_of(config.trainer), answers
     ) | {"added": added}
-    trainer = build_trainer(
-        config,
-        folder,
-        build_callbacks(config, console, callbacks),
-        build_loggers(config, folder, resume) if loggers is None else loggers,
-        processes,
-        contents,
-    )
+    every = build_callbacks(config, console, callbacks)
+    logs = build_loggers(config, folder, resume) if loggers is None else loggers
+    trainer = build_trainer(config, folder, every, logs, processes, contents)
     if resume:
         check_training_state(resume, trainer)
     return Run(folder, config, processes, console, resume, data, module, added, trainer)
@@ -148,22 +138,17 @@ def build_data(
     settings, length = config.trainer, config.model.block_size
     if not settings.max_steps:  # an imported model has none
         raise UserError("trainer.max_steps=0 must be at least 1")
-    if settings.batch_size % processes.count:
-        below = settings.batch_size // processes.count * processes.count
-        fitting = " or ".join(str(size) for size in (below, below + processes.count) if size)
-        raise UserError(
-            f"trainer.batch_size={settings.batch_size} must be a multiple of the number of devices "
-            f"({processes.count}): for example {fitting}"
-        )
-    steps = min(settings.val_every_steps, settings.max_steps)
-    stride = validation_stride(
-        validation_tokens=len(store.validation),
-        training_tokens=steps * settings.batch_size * settings.accumulate * length,
-    )
+    size, count = settings.batch_size, processes.count
+    if size % count:
+        fitting = -(-size // count) * count
+        problem = f"trainer.batch_size={size} must be a multiple of the number of devices ({count})"
+        raise UserError(f"{problem}: for example {fitting}")
+    tokens = min(settings.val_every_steps, settings.max_steps) * size * settings.accumulate * length
+    stride = validation_stride(validation_tokens=len(store.validation), training_tokens=tokens)
     return TokenDataModule(
         store,
         block_size=length,
-        batch_size=settings.batch_size // processes.count,
+        batch_size=size // count,
         accumulate=settings.accumulate,
         validation_batch_size=settings.val_batch_size,
         validation_every=stride,
@@ -186,7 +171,12 @@ def build_module(
     torch.manual_seed(config.seed)
     model = checkpoint.build_model_for(config.model, tokenizer)
     if weights and config.init_from:
-        checkpoint.load_weights(model, weights, name=config.init_from)
+        tensors = weights.weights()
+        try:
+            checkpoint.load_weights(model, tensors)
+        except UserError as error:
+            advice = "leave out the choices of model, so that its own are used"
+            raise UserError(f"init_from={config.init_from}: {error}; {advice}") from error
     model.checkpoint_activations = settings.checkpoint_activations
     with full_keys(config.schedule, "schedule"):
         schedule = build_part(config.schedule, "schedule", max_steps=settings.max_steps)

@@ -89,11 +89,11 @@ def saved_parts(parts: Mapping[str, Any], group: str, tensors: dict[str, Tensor]
             saved[name] = plain
             tensors |= own
         else:
-            what = (
-                f"the state of the callback {name}" if group == "callbacks" else f"the entry {name}"
-            )
+            what = "state of the callback" if group == "callbacks" else "entry"
             advice = "it must be plain data, the same after JSON, or tensors"
-            warnings.warn(f"{what} is not saved in the checkpoint: {advice}", stacklevel=2)
+            warnings.warn(
+                f"the {what} {name} is not saved in the checkpoint: {advice}", stacklevel=2
+            )
     return saved
 
 
@@ -128,14 +128,8 @@ def same_after_json(plain: Any) -> bool:
 def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
     """The checkpoint that Lightning restores, with tensors in memory of their own. Raises UserError
     if a tensor is missing."""
-    training = stored.data["training"]
+    training, optimizer = stored.data["training"], "optimizer."
     tensors = {name: tensor.clone() for name, tensor in stored.tensors("").items()}
-    groups = {
-        prefix: {
-            n.removeprefix(prefix): each for n, each in tensors.items() if n.startswith(prefix)
-        }
-        for prefix in ("model.", "optimizer.")
-    }
     try:
         states = with_tensors(training["callbacks"], tensors)
         more = with_tensors(training["more"], tensors)
@@ -143,8 +137,10 @@ def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
         raise UserError(f"{stored.path} is damaged: the tensor {error} is missing") from error
     return {
         **more,
-        "state_dict": {f"model.{name}": weight for name, weight in groups["model."].items()},
-        "optimizer_states": [groups["optimizer."]],
+        "state_dict": {n: each for n, each in tensors.items() if n.startswith("model.")},
+        "optimizer_states": [
+            {n[len(optimizer) :]: t for n, t in tensors.items() if n.startswith(optimizer)}
+        ],
         "lr_schedulers": [],
         "epoch": 0,
         "global_step": stored.step,

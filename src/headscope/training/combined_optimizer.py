@@ -1,6 +1,7 @@
 """Several optimizers as one, for Lightning."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -31,9 +32,8 @@ STATE_KEYS: dict[type, set[str]] = {
 
 class CombinedOptimizer(torch.optim.Optimizer):
     """Combines optimizers, each for different parameters of `model`, into one that Lightning can
-    step, save and load. The parameter groups of the combined optimizer are the groups of all
-    optimizers, in order. The groups are the same objects, so a new learning rate in a group also
-    takes effect in the optimizer that the group belongs to.
+    step, save and load. Its parameter groups are those of all optimizers, the same objects, so a
+    new learning rate takes effect in both.
 
     Its state dict has only tensors, named by parameter and key: `embedding.weight.exp_avg`. A
     number in the state of an optimizer becomes a tensor.
@@ -41,9 +41,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> None:
         self.optimizers = list(optimizers)
-        self.names: dict[Tensor, str] = {
-            parameter: name for name, parameter in model.named_parameters()
-        }
+        self.names: dict[Tensor, str] = {each: name for name, each in model.named_parameters()}
         super().__init__([group for each in optimizers for group in each.param_groups], {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -74,7 +72,8 @@ class CombinedOptimizer(torch.optim.Optimizer):
             by_parameter.setdefault(owner, {})[key] = tensor
         for optimizer in self.optimizers:
             state: dict[int, dict[str, Tensor]] = {}
-            for number, parameter in enumerate(parameters_of(optimizer)):
+            parameters = chain.from_iterable(each["params"] for each in optimizer.param_groups)
+            for number, parameter in enumerate(parameters):
                 # A parameter without a gradient until now has no state.
                 if own := by_parameter.pop(self.names[parameter], {}):
                     check_state(own, parameter, STATE_KEYS.get(type(optimizer)))
@@ -95,7 +94,3 @@ def check_state(state: dict[str, Tensor], parameter: Tensor, keys: set[str] | No
     others = {tensor.shape for tensor in state.values()} - {parameter.shape, torch.Size()}
     if keys and (state.keys() != keys or others):
         raise UserError(DOES_NOT_FIT)
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

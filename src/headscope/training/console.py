@@ -10,14 +10,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -42,20 +35,15 @@ if TYPE_CHECKING:
 def track(
     batches: Iterable[TextBatch], size: int | None, *, console: Console
 ) -> Generator[TextBatch, None, None]:
-    """Yields the batches of a corpus, and shows a progress bar while they are encoded, with the
-    speed and the time left if `size`, the number of bytes, is known. If the output is not a
-    terminal, prints one line instead."""
+    """Yields the batches of a corpus of `size` bytes, and shows a progress bar while they are
+    encoded. If the output is not a terminal, prints one line instead."""
     if not console.is_terminal:
         amount = "text" if size is None else f"{size / 1e6:,.1f} MB of text"
         console.print(f"Encoding {amount}", highlight=False)
         yield from batches
         return
-    columns = [
-        *(TextColumn("Encoding"), BarColumn(), DownloadColumn(), TransferSpeedColumn()),
-        *(TimeRemainingColumn(), TextColumn("left")),
-    ]
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=size)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("Encoding", total=size)
         for batch in batches:
             yield batch
             progress.advance(task, batch.size)
@@ -72,15 +60,23 @@ def print_plan(run: "Run", changes: list[str]) -> None:
     )
     for line in [] if run.resume else notes(config, store):
         say(run.console, line, style="yellow")
-    run.console.print(model_table(run.model))
-    settings = config.trainer
-    tokens = settings.batch_size * settings.accumulate * config.model.block_size
-    run.say(f"training {settings.max_steps:,} steps of {tokens:,} tokens on {device_of(run)}")
+    settings, sizes = config.trainer, config.model
+    run.say(
+        f"model       {sizes.layers} layers with {sizes.heads} heads, width {sizes.embed_dim}: "
+        f"{run.model.parameter_count():,} parameters"
+    )
+    tokens = settings.batch_size * settings.accumulate * sizes.block_size
+    root, count = run.trainer.strategy.root_device, run.processes.count
+    device = f"{count} x {root.type}" if count > 1 else root
+    steps = f"{settings.max_steps:,} steps of {tokens:,} tokens"
+    run.say(f"training    {steps} on {device} ({run.trainer.precision})")
     every, at_end = run.data.validation_every, run.data.final_every
     more = "" if every == at_end else f"; at the end on {part_of_split(at_end)}"
     if run.trainer.limit_val_batches:
         steps = f"{settings.val_every_steps:,} steps"
-        run.say(f"validation every {steps} on {part_of_split(every)}{more}")
+        run.say(f"validation  every {steps} on {part_of_split(every)}{more}")
+    if not run.trainer.checkpoint_callbacks:
+        run.say("saving      nothing, because no callback saves")
     if tensorboards(run.trainer):
         run.say(f"watch       {tensorboard_command(run.folder)}")
         run.say(f"            then open {TAB}")
@@ -103,55 +99,32 @@ def print_busy_machine(run: "Run", others: float) -> None:
 
 
 def notes(config: TrainConfig, store: TokenStore) -> list[str]:
-    """What the user should know about a text or a number of steps that is small for the run."""
+    """What the user should know about a text that is small for the run."""
     lines = []
     wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
     if found < wished and not config.init_from:
         lines.append(f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens")
-    if len(store.train) < 10_000:
-        lines.append(
-            f"{len(store.train):,} training tokens are so few that the model will memorize them"
-        )
+    if (tokens := len(store.train)) < 10_000:
+        lines.append(f"{tokens:,} training tokens are so few that the model will memorize them")
     return lines
-
-
-def model_table(model: Any) -> Table:
-    """A table with the number of parameters of each part of a GPT. A tied output head counts as
-    0."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("model", style="bold")
-    table.add_column("parameters", justify="right")
-    counted: set[int] = set()
-    for name, part in model.named_children():
-        uncounted = [p for p in part.parameters() if id(p) not in counted]
-        counted.update(map(id, uncounted))
-        label = f"{len(part)} {name}" if name == "blocks" else name
-        if list(part.parameters()):
-            note = " (tied)" if not uncounted else ""
-            table.add_row(label + note, f"{sum(p.numel() for p in uncounted):,}")
-    table.add_row("all", f"{model.parameter_count():,}", style="bold")
-    return table
 
 
 def part_of_split(every: int) -> str:
     """The text for a validation that uses every n-th window."""
-    return "the whole split" if every == 1 else f"every {ordinal(every)} window of the split"
+    return "the whole split" if every == 1 else f"one of {every} windows of the split"
 
 
 def print_final_validation(run: "Run", whole: bool) -> None:
-    """Prints what the last validation uses, and how long it will take if this is known. `whole` is
-    false if an argument of lightning.Trainer limits it."""
+    """Prints what the last validation uses, and how long it will take. `whole` is false if an
+    argument of lightning.Trainer limits it."""
     if not whole:
         run.say(f"Validating on {run.trainer.limit_val_batches} of the batches of the split")
         return
     every = run.data.final_every
     tokens = len(run.data.store.validation) // every
-    trained = run.trainer.global_step * run.data.tokens_per_step
-    line = f"Validating on {part_of_split(every)}: {tokens:,} tokens"
-    if trained:
-        seconds = FORWARD_SHARE * run.module.timer.seconds() * tokens / trained
-        line += f", about {max(1, round(seconds)):,} s"
-    run.say(line)
+    trained = max(1, run.trainer.global_step * run.data.tokens_per_step)
+    seconds = max(1, round(FORWARD_SHARE * run.module.timer.seconds() * tokens / trained))
+    run.say(f"Validating on {part_of_split(every)}: {tokens:,} tokens, about {seconds:,} s")
 
 
 def print_results(run: "Run", summary: dict[str, Any]) -> None:
@@ -164,9 +137,12 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     prompt = (samples and samples.prompt) or first_words(store.tokenizer, store.validation)
     if summary["steps"] < run.config.trainer.max_steps:
         stopping = run.callback(EarlyStopping)
-        reason = "a callback stopped training"
+        others = [type(each) for each in run.trainer.callbacks]
+        names = [each.__name__ for each in others if not each.__module__.startswith("headscope.")]
+        reason = f"by a callback: {'one of ' if len(names) > 1 else ''}{', '.join(names)}"
         if stopping and stopping.wait_count >= stopping.patience:
             reason = f"{stopping.patience} validations without a new best"
+            reason += "; a larger callbacks.early_stopping.patience= trains longer"
         run.say(f"stopped early: {reason}")
     console.print()
     console.print(table)
@@ -197,7 +173,8 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
 
 
 def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
-    """Prints the step at which a resumed run continues, and the changed settings."""
+    """Prints the step at which a resumed run continues, the changed settings, and why its figures
+    will differ from those of an uninterrupted run."""
     run.say(f"resuming    at step {resume.step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
         run.say(f"changed     {change}")
@@ -209,16 +186,12 @@ def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
     before = resume.data["training"]["language_model"]
     processes, threads = before["processes"], before["threads"]
     if processes != run.processes.count:
-        run.say(
-            f"processes   {processes} before, {run.processes.count} now: the losses will differ in "
-            "their last digits from those of an uninterrupted run, and with dropout a little more",
-        )
+        line = f"{processes} before, {run.processes.count} now: the losses will differ in their"
+        run.say(f"processes   {line} last digits, and with dropout a little more")
     now = torch.get_num_threads()
     if run.trainer.strategy.root_device.type == "cpu" and threads != now:
-        run.say(
-            f"threads     {threads} before, {now} now: the weights will differ in their last bits "
-            f"from those of an uninterrupted run; set OMP_NUM_THREADS={threads} to avoid this",
-        )
+        line = f"{threads} before, {now} now: the weights will differ in their last bits"
+        run.say(f"threads     {line}; set OMP_NUM_THREADS={threads} to avoid this")
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
@@ -228,16 +201,3 @@ def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
 def tensorboard_command(folder: Path) -> str:
     """The command that shows the run in TensorBoard."""
     return f"tensorboard --logdir {shlex.quote(str(shown(folder.parent)))}"
-
-
-def ordinal(number: int) -> str:
-    """A number such as 1st, 2nd, 3rd or 4th."""
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
-
-
-def device_of(run: "Run") -> str:
-    root = run.trainer.strategy.root_device
-    count = run.processes.count
-    device = str(root) if count == 1 else f"{count} x {root.type}"
-    return f"{device} ({run.trainer.precision})"

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
@@ -21,11 +21,8 @@ from headscope.errors import UserError
 from headscope.files import FULL
 from headscope.training.run_folder import EVENT_FILE_SUFFIX, EVENT_TIME, event_files
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
-
-def tensorboard_writers(trainer: Trainer) -> "list[SummaryWriter]":
+def tensorboard_writers(trainer: Trainer) -> list[Any]:
     """The TensorBoard writers of a run, or an empty list if another process logs this run."""
     if not trainer.is_global_zero:
         return []
@@ -63,12 +60,8 @@ def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
 @contextmanager
 def report_lost_log(folder: Path) -> Iterator[None]:
     """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder`, a run
-    folder, because the disk is full or the folder was deleted.
-
-    TensorBoard writes in a separate thread. When that thread fails, the next call of the writer
-    raises the same error in this thread, without the file's name. This context manager also hides
-    the traceback that the failed thread would print.
-    """
+    folder, because the disk is full or the folder was deleted. Hides the traceback of the thread in
+    which TensorBoard writes: its next call raises the same error, without the file's name."""
     previous_hook = threading.excepthook
 
     def hook(failed: threading.ExceptHookArgs) -> None:
@@ -85,9 +78,8 @@ def report_lost_log(folder: Path) -> Iterator[None]:
         advice = "start the run again, and do not delete or move its folder meanwhile"
         if error.errno in FULL:
             advice = f"{shutil.disk_usage(folder).free:,} bytes are free there"
-        raise UserError(
-            f"{folder}: the TensorBoard log could not be written: {error.strerror}; {advice}"
-        ) from error
+        problem = f"{folder}: the TensorBoard log could not be written: {error.strerror}"
+        raise UserError(f"{problem}; {advice}") from error
     finally:
         threading.excepthook = previous_hook
 
@@ -117,44 +109,32 @@ def log_text(trainer: Trainer, tag: str, text: str, step: int) -> None:
             logger.log_text(tag, columns=["text"], data=[[text]], step=step)
 
 
-def add_scalars(writer: "SummaryWriter", values: Mapping[str, float], step: int) -> None:
+def add_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
     """Logs all `values`, whose keys are the tags, in one record. This is ten times as fast as one
     record per value."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     numbers = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-    _write(writer, Summary(value=numbers), step)
+    writer.file_writer.add_summary(Summary(value=numbers), step)
 
 
-def add_image(
-    writer: "SummaryWriter", tag: str, image: Image.Image, step: int, *, description: str
-) -> None:
+def add_image(writer: Any, tag: str, image: Image.Image, step: int, description: str) -> None:
     """Logs an image in its own pixel format. `SummaryWriter.add_image` would convert it to RGB.
     TensorBoard shows the description next to the tag."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 
     png = io.BytesIO()
     image.save(png, format="PNG", compress_level=3)  # level 6 takes three times as long
-    encoded = Summary.Image(
-        height=image.height,
-        width=image.width,
-        colorspace=3,
-        encoded_image_string=png.getvalue(),
-    )
-    metadata = SummaryMetadata(
-        plugin_data=SummaryMetadata.PluginData(plugin_name="images"),
-        summary_description=description,
-    )
-    _write(writer, Summary(value=[Summary.Value(tag=tag, image=encoded, metadata=metadata)]), step)
+    pixels = Summary.Image(encoded_image_string=png.getvalue(), colorspace=3)
+    pixels.width, pixels.height = image.size
+    plugin = SummaryMetadata.PluginData(plugin_name="images")
+    metadata = SummaryMetadata(plugin_data=plugin, summary_description=description)
+    value = Summary.Value(tag=tag, image=pixels, metadata=metadata)
+    writer.file_writer.add_summary(Summary(value=[value]), step)
 
 
-def add_snapshot(writer: "SummaryWriter", tag: str, parts: Sequence[bytes], step: int) -> None:
+def add_snapshot(writer: Any, tag: str, parts: Sequence[bytes], step: int) -> None:
     """Logs the parts of a snapshot for TensorBoard's tab Attention. `tag` names the text."""
     from headscope.tensorboard.snapshot_events import snapshot_summary
 
-    _write(writer, snapshot_summary(tag, parts), step)
-
-
-def _write(writer: "SummaryWriter", summary: Any, step: int) -> None:
-    file_writer: Any = writer.file_writer  # typed as None, but it is None only after closing
-    file_writer.add_summary(summary, step)
+    writer.file_writer.add_summary(snapshot_summary(tag, parts), step)

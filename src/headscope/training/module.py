@@ -33,27 +33,24 @@ class Diverged(UserError):
     """Raised when the loss or a weight is NaN or infinite."""
 
     def __init__(self, symptom: str) -> None:
-        super().__init__(
-            f"{symptom}: try a lower optimizer.lr (with Muon also optimizer.matrix_lr) or a longer "
-            "schedule.warmup_steps"
-        )
+        lower = "try a lower optimizer.lr (with Muon also optimizer.matrix_lr)"
+        super().__init__(f"{symptom}: {lower} or a longer schedule.warmup_steps")
 
 
 class LanguageModel(LightningModule):
-    """Trains `model` to predict the next token, with the batches of a `TokenDataModule`. Works with
-    every `lightning.Trainer`.
+    """Trains `model` to predict the next token, with the batches of a `TokenDataModule`, in a
+    `lightning.Trainer` (see docs/lightning.md).
 
-    The learning rate depends only on the step. The random numbers of a step (for dropout) depend
-    only on (seed, step, rank). So a resumed run needs no saved state of a scheduler or random
-    number generator.
+    The learning rate depends only on the step, and the random numbers of a step (for dropout) only
+    on (seed, step, rank). So a resumed run needs no saved state of a scheduler or a random number
+    generator.
 
     - `tokenizer`: that of the text. Its bytes per token give the metric `val/bits_per_byte`.
     - `optimizer`: a function of the model that makes an optimizer, such as `headscope.muon` with
       its options bound by `functools.partial`.
     - `schedule`: maps the step to a factor of all learning rates (see `Schedule`).
     - `gradient_clip`: the maximum norm of the gradient. 0 means no clipping.
-    - `compile_model`: whether to compile the model for training. If compilation fails, the reason
-      is printed, and training continues without compilation.
+    - `compile_model`: whether to compile the model. If that fails, the reason is printed.
     - `loss_chunk_tokens`: the argument `chunk_tokens` of `Objective`.
     - `answers`: if it is not None, the losses count only these targets (see `counted_targets`).
     """
@@ -77,17 +74,12 @@ class LanguageModel(LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False  # `training_step` calls the optimizer
-        self.model = model
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer, self.answers = model, tokenizer, answers
         self.objective = Objective(model, chunk_tokens=loss_chunk_tokens)
-        self.make_optimizer = optimizer
-        self.schedule = schedule
+        self.make_optimizer, self.schedule = optimizer, schedule
+        self.seed, self.gradient_clip, self.compile_model = seed, gradient_clip, compile_model
         byte_lengths = torch.from_numpy(tokenizer.byte_lengths())
         self.register_buffer("byte_lengths", byte_lengths, persistent=False)
-        self.seed = seed
-        self.gradient_clip = gradient_clip
-        self.compile_model = compile_model
-        self.answers = answers
         self.data: TokenDataModule | None = None
         self.timer = TrainingTimer()
         self.timed = (0, 0.0)  # step and training seconds at the last log entry
@@ -187,30 +179,25 @@ class LanguageModel(LightningModule):
             self.trainer.should_stop = True  # makes Lightning validate after the last step
 
     def counted_per_batch(self, batches: list[tuple[Tensor, Tensor]]) -> Tensor | None:
-        """The mean number of targets per batch that the loss of this step counts, over the batches
-        of all processes. The mean of (loss sum of a batch / this number) is then the mean over all
-        counted targets, although batches count different numbers of them. None if all targets
-        count. Raises UserError if none does."""
+        """The number by which the sum of the losses of each batch is divided: the mean number of
+        counted targets per batch, over all processes. The mean over batches is then the mean over
+        counted targets. None if all targets count. Raises UserError if none does."""
         if self.answers is None:
             return None
-        of_batches = [(targets != IGNORED).sum() for _, targets in batches]
-        counted = self.trainer.strategy.reduce(
-            torch.stack(of_batches).float().mean(), reduce_op="mean"
-        )
+        counts = torch.stack([(targets != IGNORED).sum() for _, targets in batches])
+        counted = self.trainer.strategy.reduce(counts.float().mean(), reduce_op="mean")
         if not counted:
-            raise UserError(
-                f"step {self.global_step + 1} has no answer to learn from: raise model.block_size, "
-                "best to the length of two documents or more"
-            )
+            problem = f"step {self.global_step + 1} has no answer to learn from"
+            advice = "raise model.block_size, best to the length of two documents or more"
+            raise UserError(f"{problem}: {advice}")
         return counted
 
     def compile_objective(self, batch: tuple[Tensor, Tensor]) -> None:
         self.compile_model = False
+        precision = self.trainer.precision_plugin.forward_context()
         with self.timer.paused():
-            precision = self.trainer.precision_plugin.forward_context()
-            problem = compile_in_place(self.objective, batch, precision)
-        if problem:
-            self.print(f"trainer.compile: not compiled ({problem})")
+            if problem := compile_in_place(self.objective, batch, precision):
+                self.print(f"trainer.compile: not compiled ({problem})")
 
     def gradients_stay_here(self, later: bool) -> AbstractContextManager[None]:
         """Inside the `with` block, the processes do not exchange gradients, if they do so `later`
@@ -252,15 +239,19 @@ class LanguageModel(LightningModule):
         dtype = torch.float32 if self.device.type == "mps" else torch.float64  # mps has no float64
         self.totals = torch.zeros(3, dtype=dtype, device=self.device)  # nats, tokens, bytes
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor | None:
+        """Returns the mean loss of the batch, in nats per token. None if the batch is empty,
+        because the other processes have one batch more."""
         inputs, targets = batch
-        if not len(inputs):  # the other processes have one batch more
-            return
+        if not len(inputs):
+            return None
         targets = counted_targets(inputs, targets, self.answers)
-        self.totals[0] += self.objective.loss_sum(inputs, targets)
+        nats = self.objective.loss_sum(inputs, targets)
         counted = targets[targets != IGNORED]
+        self.totals[0] += nats
         self.totals[1] += counted.numel()
         self.totals[2] += self.byte_lengths[counted].sum()
+        return nats / max(1, counted.numel())
 
     def on_validation_epoch_end(self) -> None:
         nats, tokens, size = self.trainer.strategy.reduce(self.totals, reduce_op="sum").tolist()
@@ -297,7 +288,5 @@ def seed(device: torch.device, number: int) -> None:
     """Seeds the global random generators of the CPU and of `device`. `torch.manual_seed` is a
     thousand times slower, because it also seeds the generators of all other device types."""
     torch.default_generator.manual_seed(number)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(number)
-    elif device.type == "mps":
-        torch.mps.manual_seed(number)
+    if device.type != "cpu":
+        getattr(torch, device.type).manual_seed(number)

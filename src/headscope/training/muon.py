@@ -20,13 +20,12 @@ class Muon(torch.optim.Optimizer):
     """SGD with Nesterov momentum and orthogonalized updates (Jordan 2024): every singular value of
     an update is near 1.
 
-    A parameter group may have the key `rows`, a list of row counts such as [C, C, C]. The row
-    counts divide each matrix of the group into blocks, which are orthogonalized separately. So the
-    queries, keys and values of a fused projection do not share one scale.
+    A parameter group may have the key `rows`, row counts such as [C, C, C], which divide each of
+    its matrices into blocks. They are orthogonalized separately, so that the queries, keys and
+    values of a fused projection do not share one scale.
 
-    Without `rows`, the update is the same as in `torch.optim.Muon`. `torch.optim.Muon` processes
-    the matrices one by one, which takes a third of a small model's training step. This class takes
-    less than half of that time (docs/performance.md).
+    Without `rows`, the update is that of `torch.optim.Muon`, which processes the matrices one by
+    one and takes more than twice the time (docs/performance.md).
     """
 
     def __init__(
@@ -42,8 +41,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step. If `closure` is given, it is called first to compute the gradients, and
-        this method returns its loss."""
+        """Makes one step. `closure` may compute the gradients first. Returns its loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -69,8 +67,7 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _momentum_steps(self, matrices: list[Tensor], group: dict[str, Any]) -> Any:
-        """Update the running means of the gradients. Returns the Nesterov momentum steps, one for
-        each matrix."""
+        """Updates the running means of the gradients. Returns a Nesterov step for each matrix."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         for matrix in matrices:
             if not self.state[matrix]:

@@ -15,16 +15,12 @@ from headscope.nn import GPT
 from headscope.nn.loss import chunked_loss_sum, next_token_loss
 
 LOGIT_BYTES = 64 << 20
-"""The largest size in bytes of a chunk's float32 logits on a CPU, for `chunk_tokens="auto"`. A
-training step needs three times this memory: for logits, log probabilities and gradients."""
-
-MEMORY_SHARE = 64
-"""On a GPU, the logits of a chunk may use 1 / MEMORY_SHARE of the GPU's memory, because larger
-chunks are faster there."""
+MEMORY_SHARE = 64  # of a GPU, where larger chunks are faster
 
 
 def logit_bytes(device: torch.device) -> int:
-    """The largest size of a chunk's logits on `device`, in bytes."""
+    """The largest size in bytes of a chunk's float32 logits on `device`, for `chunk_tokens="auto"`.
+    A training step needs three times this memory: for logits, log probabilities and gradients."""
     if device.type != "cuda":
         return LOGIT_BYTES
     memory = torch.cuda.get_device_properties(device).total_memory
@@ -32,11 +28,9 @@ def logit_bytes(device: torch.device) -> int:
 
 
 class Objective:
-    """The training objective: the mean cross-entropy of `model`.
-
-    The logits are computed for `chunk_tokens` tokens at a time. `None` means all tokens of the
-    batch. `"auto"` means as many tokens as fit into `logit_bytes`.
-    """
+    """The training objective: the mean cross-entropy of `model`. The logits are computed for
+    `chunk_tokens` tokens at a time: None means all of the batch, and `"auto"` as many as fit into
+    `logit_bytes`."""
 
     def __init__(self, model: GPT, *, chunk_tokens: int | Literal["auto"] | None) -> None:
         self.model = model
@@ -55,9 +49,8 @@ class Objective:
         return total / (targets.numel() if counted is None else counted)
 
     def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss for validation, in nats. This loss is computed without `torch.compile`,
-        because the last batch of a validation has a different shape, which would need another
-        compilation."""
+        """The summed loss for validation, in nats, without `torch.compile`, because the last batch
+        of a validation has another shape."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model.forward(inputs), targets, reduction="sum")
@@ -91,13 +84,9 @@ class Objective:
 def compile_in_place(
     objective: Objective, batch: tuple[Tensor, Tensor], precision: AbstractContextManager[None]
 ) -> str | None:
-    """Compiles `objective.loss` for batches of the shape of `batch`. Returns None if this succeeds,
-    else the reason for the failure.
-
-    Runs one forward and backward pass, so that all compilation happens here. If Dynamo or its
-    backend fails, for example because there is no C compiler, the objective stays uncompiled. Any
-    other error, such as out of memory, is raised.
-    """
+    """Compiles `objective.loss` for batches of the shape of `batch`, in one forward and backward
+    pass. If the compiler fails, for example because there is no C compiler, the objective stays
+    uncompiled, and the reason is returned."""
     objective.compile()
     try:
         with precision:

@@ -1,7 +1,7 @@
 """Functions that create the optimizer of a model."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,24 +65,16 @@ def muon(
         if name.startswith("blocks.") and isinstance(part, nn.Linear) and part.weight.requires_grad:
             groups.setdefault(rows.get(part.weight), []).append(part.weight)
     if not groups:
-        raise UserError(
-            "optimizer=muon needs a model of headscope, whose blocks have matrices to train: "
-            "use optimizer=adamw"
-        )
+        raise UserError("optimizer=muon needs a model with blocks to train: use optimizer=adamw")
     matrices = {matrix for group in groups.values() for matrix in group}
     rest = [p for p in model.parameters() if p.requires_grad and p not in matrices]
-    return CombinedOptimizer(
-        [
-            Muon(
-                [{"params": group, "rows": rows} for rows, group in groups.items()],
-                lr=matrix_lr,
-                momentum=momentum,
-                weight_decay=weight_decay,
-            ),
-            torch.optim.AdamW(by_decay(rest, weight_decay), lr=lr, betas=betas, fused=True),
-        ],
-        model,
-    )
+    by_rows = [
+        {"params": group, "rows": rows, "name": f"muon {rows}" if rows else "muon"}
+        for rows, group in groups.items()
+    ]
+    first = Muon(by_rows, lr=matrix_lr, momentum=momentum, weight_decay=weight_decay)
+    second = torch.optim.AdamW(by_decay(rest, weight_decay), lr=lr, betas=betas, fused=True)
+    return CombinedOptimizer([first, second], model)
 
 
 def checked(beta1: float, beta2: float, **rates: float) -> tuple[float, float]:
@@ -94,10 +86,12 @@ def checked(beta1: float, beta2: float, **rates: float) -> tuple[float, float]:
     return beta1, beta2
 
 
-def by_decay(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices with weight decay, and vectors without weight decay."""
-    parameters = list(parameters)
+def by_decay(parameters: Sequence[Tensor], weight_decay: float) -> list[dict[str, Any]]:
+    """Two parameter groups, which Lightning's LearningRateMonitor shows by their names: matrices
+    with weight decay, and vectors without."""
+    matrices = [each for each in parameters if each.dim() >= 2]
+    vectors = [each for each in parameters if each.dim() < 2]
     return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": weight_decay, "name": "matrices"},
+        {"params": vectors, "weight_decay": 0.0, "name": "vectors"},
     ]

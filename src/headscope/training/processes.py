@@ -43,8 +43,7 @@ def starter() -> str | None:
 
 
 def rank() -> int:
-    """The number of this process among all processes, according to the environment. The first
-    process has the number 0. Works before the processes are connected."""
+    """The number of this process, from 0, also before the processes are connected."""
     names = {"torchrun": ("RANK",), "srun": ("SLURM_PROCID",)}
     return max(map(number, names.get(starter() or "", ("LOCAL_RANK", "NODE_RANK"))))
 
@@ -56,8 +55,7 @@ def number(key: str) -> int:
 
 
 def started() -> tuple[int, int] | None:
-    """The number of processes per machine and the number of machines, if `torchrun` or `srun` has
-    started the processes."""
+    """The processes per machine and the machines, if `torchrun` or `srun` started the processes."""
     if starter() == "torchrun":
         part = max(1, number("LOCAL_WORLD_SIZE"))
         return part, number("WORLD_SIZE") // part
@@ -72,11 +70,8 @@ def started() -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Processes:
-    """The connected processes of a run, as one of them sees them.
-
-    `count` processes run on `nodes` machines. `devices` is the value of the Trainer's argument
-    `devices`. Without `fabric`, there is only this process.
-    """
+    """The `count` connected processes of a run on `nodes` machines, as one of them sees them.
+    `devices` is the Trainer's argument. Without `fabric`, there is only this process."""
 
     rank: int = 0
     count: int = 1
@@ -119,11 +114,10 @@ def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
     if starter() is None:
         os.environ[FIRST_PROCESS] = str(os.getpid())
         os.environ.pop("LOCAL_RANK", None)  # with it, Lightning would start no processes
+    kind, plugins = settings.accelerator, cluster_plugins()
+    options: Any = {"accelerator": kind, "devices": devices, "num_nodes": nodes, "plugins": plugins}
     try:
-        kind, plugins = settings.accelerator, cluster_plugins()
-        fabric = Fabric(
-            accelerator=kind, strategy="ddp", devices=devices, num_nodes=nodes, plugins=plugins
-        )
+        fabric = Fabric(strategy="ddp", **options)
         fabric.launch()
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         raise UserError(f"{words} trainer.accelerator={kind}: {first_line(error)}") from error
@@ -131,8 +125,7 @@ def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
 
 
 def cluster_plugins() -> list[Any]:
-    """What has started the processes, for Lightning. Under SLURM, Lightning must not submit the job
-    again by itself, because headscope handles the signals."""
+    """What has started the processes, for Lightning. Under SLURM, headscope handles the signals."""
     from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 
     if starter() == "srun":

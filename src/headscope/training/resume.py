@@ -4,11 +4,9 @@ and checks that the checkpoint fits the run.
 The content of a checkpoint is plain data from a file, so all of it is checked before it is used.
 """
 
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,13 @@ from lightning.pytorch import Trainer
 
 from headscope import checkpoint
 from headscope.checkpoint import Stored, read
-from headscope.checkpoint.finding import without_checkpoint
+from headscope.checkpoint.finding import first_intact, warn, without_checkpoint
 from headscope.config.parse import parse, parse_part
-from headscope.config.parts import Part, defaults_in_conf, is_foreign
-from headscope.config.training import TrainConfig, TrainerConfig
+from headscope.config.training import TrainConfig, kept_and_added
 from headscope.data.store import TokenStore
-from headscope.errors import UserError, first_line, short
+from headscope.errors import UserError, short
 from headscope.files import read_summary
-from headscope.terminal import command
-from headscope.training.callbacks.early_stopping import EarlyStopping
-from headscope.training.run_folder import CHECKPOINTS, resume_words
+from headscope.training.run_folder import CHECKPOINTS
 
 FIXED = (
     *("model", "tokenizer", "data", "seed", "init_from", "experiment", "name", "optimizer"),
@@ -34,73 +29,22 @@ FIXED = (
 """Keys and groups that cannot change when a run is resumed. The choice of an optimizer cannot, but
 its keys can, such as `optimizer.lr`."""
 
-TRAINER_KEYS = {each.name for each in fields(TrainerConfig)}
+
+def newest_checkpoint(folder: Path, say: Callable[[str], Any] = warn) -> Stored:
+    """The run's last.safetensors, or its best.safetensors if the former is damaged or missing,
+    which `say` tells. Raises UserError if the run in `folder` cannot be resumed from either."""
+    files = [folder / "checkpoints" / name for name in CHECKPOINTS]
+    if not any(file.exists() for file in files):
+        problem = f"resume={folder} {without_checkpoint(folder)}"
+        raise UserError(f"{problem}; give the folder of a run, such as outputs/gpt_...")
+    return first_intact(files, f"resume={folder}", say, _check_resumable)
 
 
-def newest_checkpoint(folder: Path, *, warn: Callable[[str], None] | None = None) -> Stored:
-    """The run's last.safetensors, or its best.safetensors if the former is damaged or missing.
-    `warn` is called with one line about this.
-
-    Raises UserError if `folder` is not a run folder, or if the run cannot be resumed from either
-    checkpoint.
-    """
-    last, best = (folder / "checkpoints" / name for name in CHECKPOINTS)
-    if not last.exists() and not best.exists():
-        raise UserError(
-            f"resume={folder} {without_checkpoint(folder)}; give the folder of a run, such as "
-            "outputs/gpt_..."
-        )
-    try:
-        return _resumable(last)
-    except UserError as error:
-        reason = str(error)
-    try:
-        stored = _resumable(best)
-    except UserError as error:
-        more = f"; {error}" if best.exists() else ""
-        raise UserError(f"resume={folder}: {reason}{more}") from error
-    if warn:
-        warn(f"{reason}. Continuing from {best} at step {stored.step:,}: later steps are lost")
-    return stored
-
-
-def how_to_continue(folder: Path, config: TrainConfig) -> str:
-    """Advice for the user after training has diverged: a command that continues with lower learning
-    rates.
-
-    If there is no valid checkpoint, the advice is to start again.
-    """
-    words = [f"{key}={rate:g}" for key, rate in lower_rates(config.optimizer).items()]
-    try:
-        newest = newest_checkpoint(folder)
-    except UserError:
-        return "there is no checkpoint to continue from; start again, for example with " + " ".join(
-            words
-        )
-    continued = command("train", *resume_words(folder, config), *words)
-    return f"to continue from the newest checkpoint, at step {newest.step:,}: {continued}"
-
-
-def lower_rates(optimizer: Part) -> dict[str, float]:
-    """Maps the key of each learning rate of the optimizer, such as `optimizer.lr`, to half of its
-    value, or to the default in conf/ if this is lower."""
-    defaults = defaults_in_conf("optimizer").get(optimizer["_target_"], {})
-    rates = {key: optimizer[key] / 2 for key in ("lr", "matrix_lr") if key in optimizer}
-    return {f"optimizer.{key}": min(rate, defaults.get(key, rate)) for key, rate in rates.items()}
-
-
-def _resumable(path: Path) -> Stored:
-    """Opens a checkpoint and verifies all of it. Raises UserError if a run cannot be resumed from
-    this checkpoint."""
-    stored = read(path)
+def _check_resumable(stored: Stored) -> None:
     if not isinstance(stored.data.get("training"), dict):
-        raise UserError(
-            f"{path} cannot be resumed: it contains only weights, like a kept step, a copy without "
-            f"optimizer state or an imported model; start a new run with init_from={path}"
-        )
-    stored.weights()
+        problem = f"{stored.path} cannot be resumed: it contains only weights"
+        raise UserError(f"{problem}; start a new run with init_from={stored.path}")
     stored.tensors("optimizer.")
-    return stored
 
 
 # --- the configuration ---
@@ -115,47 +59,39 @@ def resumed_config(
     `composed`, the configuration that Hydra composed from the command line, as plain data. Raises
     UserError if one of them must stay the same.
     """
-    config = {key: each for key, each in resume.data["config"].items() if key != "logger"}
-    changes = []
-    typed = [key.replace("/", ".") for key in keys if key != "resume"]
-    for key in (key for key in typed if not is_added(key, composed)):
+    composed, added = kept_and_added(composed)
+    config, changes = dict(resume.data["config"]), []
+    for key in (key.replace("/", ".") for key in keys):
+        new = key.split(".")[0] in ("resume", "debug", "logger")
+        if new or any(f"{key}.".startswith(f"{name}.") for name in added):
+            continue
         for name in FIXED:
             if key == name or (key.startswith(f"{name}.") and name != "optimizer"):
-                raise UserError(
-                    f"{key}={short(value_at(composed, key))}: {name} cannot change in a resumed "
-                    "run; to change it, start a new run from these weights with "
-                    f"init_from={resume.run_folder}"
-                )
+                value = short(value_at(composed, key))
+                problem = f"{key}={value}: {name} cannot change in a resumed run"
+                raise UserError(f"{problem}; start a new run with init_from={resume.run_folder}")
         before, after = value_at(config, key), value_at(composed, key)
-        if key in ("callbacks", "trainer"):
-            after = {n: each for n, each in after.items() if not is_added(f"{key}.{n}", composed)}
         set_at(config, key, after)
         if before != after:
-            values = "" if isinstance(after, dict) else f" from {before} to {after}"
+            nested = isinstance(before, dict) or isinstance(after, dict)
+            values = "" if nested else f" from {before} to {after}"
             changes.append(f"{key}{values}")
     # For security, a checkpoint must not decide where files are written, or which code is advised.
     config["store_dir"], config["parts"] = composed["store_dir"], composed["parts"]
     resumed = parse(TrainConfig, config, composed=False)
-    for group in ("callbacks", "logger"):
-        for name, part in composed.get(group, {}).items():
-            if part and is_added(f"{group}.{name}", composed):
-                getattr(resumed, group)[name] = parse_part(part, group, f"{group}.{name}")
-    others = composed["trainer"].items()
-    resumed.trainer.arguments = {k: v for k, v in others if is_added(f"trainer.{k}", composed)}
+    for key, value in added.items():
+        group, _, name = key.partition(".")
+        if group == "trainer":
+            resumed.trainer.arguments[name] = value
+        else:
+            getattr(resumed, group)[name] = parse_part(value, group, key)
     if resumed.trainer.arguments.get("fast_dev_run"):
         raise UserError("trainer.fast_dev_run trains from the beginning: leave out resume=")
-    check_unfinished(resume, resumed)
+    summary = read_summary(resume.run_folder)
+    if summary and summary["steps"] == resume.step >= resumed.trainer.max_steps:
+        problem = f"resume={resume.run_folder}: this run is finished, at {resume.step} steps"
+        raise UserError(f"{problem}; to train longer, add a larger trainer.max_steps=")
     return resumed, changes
-
-
-def is_added(key: str, composed: dict[str, Any]) -> bool:
-    """Whether a checkpoint does not keep this key (see `TrainConfig.added`)."""
-    group, _, name = key.partition(".")
-    part = value_at(composed, ".".join(key.split(".")[:2]))
-    own = isinstance(part, dict) and is_foreign(part, "callbacks")
-    argument = group == "trainer" and name and name.partition(".")[0] not in TRAINER_KEYS
-    callback = group == "callbacks" and own and name
-    return group in ("logger", "debug") or bool(argument or callback)
 
 
 def sources(config: TrainConfig, keys: Iterable[str]) -> list[str]:
@@ -170,23 +106,21 @@ def sources(config: TrainConfig, keys: Iterable[str]) -> list[str]:
 
 
 def with_trained_model(config: TrainConfig, keys: Sequence[str]) -> TrainConfig:
-    """`config` with the tokenizer and the model settings of the checkpoint that `config.init_from`
-    selects, so that nobody has to repeat them. Unchanged without `init_from`.
+    """`config` with the tokenizer and the model of the checkpoint that `config.init_from` selects,
+    so that nobody has to repeat them. Unchanged without `init_from`.
 
     `keys` are the keys and groups that the user changes. Such a key, as `model.dropout`, keeps its
-    value in `config`. A group, as `model/norm` or `model`, means that the user describes the whole
-    model. Raises UserError if the user changes the tokenizer, which the weights need.
+    value. A group, as `model/norm` or `model`, means that the user describes the whole model.
+    Raises UserError if the user changes the tokenizer, which the weights need.
     """
     if config.init_from is None:
         return config
     stored = read(checkpoint.find(config.init_from, key="init_from")).config
     chosen = any(key.partition(".")[0] == "tokenizer" for key in keys)
     if chosen and config.tokenizer != stored.tokenizer:
-        given, own = map(words_of_tokenizer, (config.tokenizer, stored.tokenizer))
-        raise UserError(
-            f"{given}: the weights of init_from={config.init_from} need their own tokenizer "
-            f"({own}): leave it out"
-        )
+        given, own = (short({**(each or {})}) for each in (config.tokenizer, stored.tokenizer))
+        need = f"the weights of init_from={config.init_from} need their own tokenizer, {own}"
+        raise UserError(f"tokenizer={given}: {need}: leave out tokenizer=")
     config = replace(config, tokenizer=stored.tokenizer)
     if any(key.split("/")[0] == "model" for key in keys):
         return config
@@ -196,14 +130,6 @@ def with_trained_model(config: TrainConfig, keys: Sequence[str]) -> TrainConfig:
             inside = key.partition(".")[2]
             set_at(model, inside, value_at(config.model, inside))
     return replace(config, model=parse_part(model, "model", composed=False))
-
-
-def words_of_tokenizer(part: Part | None) -> str:
-    keys = dict(part or {"_target_": "imported"})
-    target = keys.pop("_target_")
-    choice = defaults_in_conf("tokenizer").get(target, {}).get("choice", target)
-    given = {"tokenizer": choice, **keys}
-    return " ".join(f"{key}={short(given[key])}" for key in given if key != "_error_")
 
 
 def value_at(config: Any, key: str) -> Any:
@@ -238,38 +164,12 @@ def check_same_config(resume: Stored, config: TrainConfig) -> None:
         )
 
 
-def check_unfinished(resume: Stored, config: TrainConfig) -> None:
-    """Raises UserError if the run has no steps left to train."""
-    step = resume.step
-    summary = read_summary(resume.run_folder)
-    if summary is None or summary["steps"] != step:
-        return
-    patience = value_at(config.callbacks, "early_stopping.patience")
-    callbacks = resume.data["training"].get("callbacks")
-    named = EarlyStopping(patience=1).state_key
-    early_stopping = callbacks.get(named) if isinstance(callbacks, dict) else None
-    waited = early_stopping.get("wait_count") if isinstance(early_stopping, dict) else None
-    if step >= config.trainer.max_steps:
-        advice = "a larger trainer.max_steps="
-    elif patience is not None and type(waited) is int and waited >= patience:
-        advice = "a larger callbacks.early_stopping.patience=, or null"
-    else:
-        return
-    raise UserError(
-        f"resume={resume.run_folder}: this run is finished, at {step} steps; to train longer, add "
-        f"{advice}"
-    )
-
-
 def check_same_text(resume: Stored, store: TokenStore) -> None:
-    """Raises UserError if the text or the tokenizer of the run has changed since the run
-    started."""
+    """Raises UserError if the text or the tokenizer has changed since the run started."""
     saved, folder = resume.data, resume.run_folder
     if saved["store"] != store.name or saved["tokenizer"] != store.tokenizer.state():
-        raise UserError(
-            f"resume={folder}: the text has changed since this run started (from {saved['store']} "
-            f"to {store.name}); start a new run with init_from={resume.path}"
-        )
+        problem = f"resume={folder}: the text has changed, from {saved['store']} to {store.name}"
+        raise UserError(f"{problem}; start a new run with init_from={resume.path}")
 
 
 # --- the state of training ---
@@ -305,17 +205,3 @@ def does_not_fit(stored: Stored) -> str:
         f"{stored.path} cannot be resumed: its training state does not fit this run; the file may "
         f"be damaged (a new run can start from its weights with init_from={stored.path})"
     )
-
-
-@contextmanager
-def report_wrong_state(stored: Stored | None) -> Iterator[None]:
-    """Inside the `with` block, an error of Lightning while it restores the training state of a
-    checkpoint, such as a missing entry, becomes a UserError."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        restoring = any(each.name.startswith(("restore_", "_restore_")) for each in frames)
-        if stored is None or not restoring or isinstance(error, UserError):
-            raise
-        raise UserError(f"{does_not_fit(stored)} ({first_line(error)})") from error

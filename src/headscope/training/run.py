@@ -1,7 +1,7 @@
 """Runs the training and writes the summary."""
 
-import ctypes
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from headscope.config.own_parts import own_code
+from headscope.config.parts import defaults_in_conf
+from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.nn.precision import tf32
@@ -20,7 +23,7 @@ from headscope.training.callbacks.steps import StepCallback
 from headscope.training.console import print_final_validation, tensorboards
 from headscope.training.loggers import lost_steps, report_lost_log
 from headscope.training.module import Diverged
-from headscope.training.resume import how_to_continue, report_wrong_state
+from headscope.training.resume import does_not_fit
 from headscope.training.run_folder import (
     how_to_resume,
     is_run,
@@ -29,19 +32,12 @@ from headscope.training.run_folder import (
     sort_before_now,
 )
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+"""What Lightning raises while it restores a training state that lacks an entry, for example."""
 
 COMPARED = (
-    "model.layers",
-    "model.heads",
-    "model.embed_dim",
-    "model.block_size",
-    "model.dropout",
-    "optimizer.lr",
-    "optimizer.weight_decay",
-    "trainer.max_steps",
-    "trainer.batch_size",
-    "seed",
+    *(f"model.{key}" for key in ("layers", "heads", "embed_dim", "block_size", "dropout")),
+    *("optimizer.lr", "optimizer.weight_decay", "trainer.max_steps", "trainer.batch_size", "seed"),
 )
 """The settings in TensorBoard's tab HParams: those that people compare most."""
 
@@ -53,7 +49,7 @@ def fit(run: Run) -> dict[str, Any]:
     Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if training diverges,
     or if memory or disk space runs out.
     """
-    prepare_process()
+    keep_freed_memory()
     saver = run.callback(CheckpointSaver)
     if run.processes.is_first and not run.trainer.fast_dev_run:
         if saver:
@@ -68,17 +64,12 @@ def fit(run: Run) -> dict[str, Any]:
     try:
         with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
-    except (RuntimeError, MemoryError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        raise UserError(_out_of_memory_message(run, error)) from error
-    except MisconfigurationException as error:  # of Lightning, about callbacks and arguments
-        raise UserError(" ".join(str(error).split())) from error
-    except Diverged as error:
-        raise UserError(f"{error}; {how_to_continue(run.folder, run.config)}") from error
-    except UserError:
-        if run.trainer.global_step == (run.resume.step if run.resume else 0):
-            remove_leftovers(run.folder)  # training has not begun
+    except Exception as error:
+        problem = explained(run, error)
+        if run.processes.is_first and (problem or isinstance(error, UserError | OSError)):
+            remove_leftovers(run.folder)
+        if problem:
+            raise UserError(problem) from error
         raise
     finally:
         wandb = sys.modules.get("wandb")
@@ -97,8 +88,7 @@ def _fit(run: Run) -> dict[str, Any]:
         if not isinstance(logger, TensorBoardLogger):  # it gets them with the final losses
             logger.log_hyperparams(settings)
     checkpoint = run.resume.path if run.resume else None
-    with report_wrong_state(run.resume):
-        trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
+    trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
     if trainer.fast_dev_run:
         return {}
     limit = trainer.limit_val_batches  # 0: no validation
@@ -113,6 +103,7 @@ def _fit(run: Run) -> dict[str, Any]:
     losses = {f"val_{key}": metrics.get(f"val/{key}") for key in ("loss", "bits_per_byte")}
     validation = run.config.trainer.final_validation if whole else "part"
     saver = run.callback(CheckpointSaver)
+    watching = [each for each in trainer.callbacks if isinstance(each, StepCallback)]
     summary = {
         **losses,
         "validation": validation if limit else "none",
@@ -122,9 +113,7 @@ def _fit(run: Run) -> dict[str, Any]:
         "parameters": run.model.parameter_count(),
         "train_seconds": round(timer.seconds(), 2),
         "wall_seconds": round(timer.wall_seconds(), 2),
-        "watching_seconds": round(
-            sum(each.seconds for each in run.callbacks() if isinstance(each, StepCallback)), 2
-        ),
+        "watching_seconds": round(sum(each.seconds for each in watching), 2),
         "tokens_per_second": round(tokens / max(timer.seconds(), 1e-9), 1),
         "seed": run.config.seed,
         "precision": trainer.precision,
@@ -149,33 +138,46 @@ def _fit(run: Run) -> dict[str, Any]:
     return summary
 
 
-def _out_of_memory_message(run: Run, error: BaseException) -> str:
-    """One line that says how to reduce memory use, and how to continue from a checkpoint."""
-    settings = run.config.trainer
-    line = (
-        f"out of memory after step {run.trainer.global_step}: lower trainer.batch_size="
-        f"{settings.batch_size} and raise trainer.accumulate={settings.accumulate} by the same "
-        f"factor, or lower model.block_size={run.config.model.block_size} or the model's sizes; "
-        "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory "
-        f"({first_line(error)})"
-    )
-    if not is_run(run.folder):
-        return line
-    return f"{line}; to continue from the last checkpoint: {how_to_resume(run.folder, run.config)}"
-
-
-def prepare_process() -> None:
-    """Lets glibc keep freed memory in this process: all blocks below 32 MiB, and up to 256 MiB in a
-    row. Does nothing without glibc.
-
-    By default, glibc returns large blocks of freed memory to the operating system and requests new
-    blocks later. This costs about a thousand page faults per training step on a CPU
-    (docs/performance.md).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value allowed
-        mallopt(M_TRIM_THRESHOLD, 256 << 20)
+def explained(run: Run, error: Exception) -> str | None:
+    """One line about an error that is no bug of headscope, and how to continue. None if it may be
+    one."""
+    again, settings, model = "", run.config.trainer, run.config.model
+    if is_run(run.folder):
+        again = f"; to continue from the last checkpoint: {how_to_resume(run.folder, run.config)}"
+    if isinstance(error, Diverged):
+        optimizer = run.config.optimizer
+        defaults = defaults_in_conf("optimizer").get(optimizer["_target_"], {})
+        for key in ("lr", "matrix_lr") if again else ():
+            rate: Any = optimizer.get(key)
+            if isinstance(rate, int | float):
+                again += f" optimizer.{key}={min(rate / 2, defaults.get(key, rate)):g}"
+        return f"{error}{again}"
+    if isinstance(error, UserError):
+        return None
+    if ran_out_of_memory(error):
+        return (
+            f"out of memory after step {run.trainer.global_step}: lower trainer.batch_size="
+            f"{settings.batch_size} and raise trainer.accumulate={settings.accumulate} by the same "
+            f"factor, or lower model.block_size={model.block_size} or the model's sizes; "
+            "trainer.checkpoint_activations=true and trainer.loss_chunk_tokens=auto save memory "
+            f"({first_line(error)}){again}"
+        )
+    if isinstance(error, MisconfigurationException):  # of Lightning
+        return " ".join(str(error).split())
+    if own_code(error):
+        return None
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("headscope"):
+        return f"{first_line(error)}: install it, or leave out the callback or logger that needs it"
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    restoring = any("restore_" in frame.f_code.co_name for frame in frames)
+    wrong = isinstance(error, WRONG_STATE) or "Error(s) in loading state_dict" in str(error)
+    if run.resume and restoring and wrong:
+        return f"{does_not_fit(run.resume)} ({' '.join(str(error).split())[:300]})"
+    place = str(frames[-1].f_globals.get("__name__")).split(".")
+    others = place[0] == "lightning" and {"callbacks", "loggers", "profilers"} & {*place}
+    if others and isinstance(error, RuntimeError | ValueError):
+        return f"{place[-1]}: {' '.join(str(error).split())}"
+    return None
 
 
 def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -197,9 +199,9 @@ def device_name(device: torch.device) -> str:
 
 
 def _write_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
-    """Writes the name of this run to the file `outputs/latest`. `outputs/latest` is not a symbolic
-    link to the run folder, because TensorBoard would then show the run twice."""
+    """Writes the name of this run to the file `outputs/latest`. This is no symbolic link to the run
+    folder, because TensorBoard would show the run twice."""
     outputs.mkdir(exist_ok=True)
-    inside = folder.resolve().is_relative_to(outputs.resolve())
-    name = folder.resolve().relative_to(outputs.resolve()) if inside else folder.resolve()
+    name, inside = folder.resolve(), outputs.resolve()
+    name = name.relative_to(inside) if name.is_relative_to(inside) else name
     write_atomically(outputs / "latest", f"{name}\n")

@@ -1,5 +1,6 @@
 """Creates and locks the folder of a training run, and removes partial files."""
 
+import itertools
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from headscope.config.own_parts import parts_words
-from headscope.config.parts import defaults_in_conf, is_foreign
+from headscope.config.parts import defaults_in_conf
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import SCRATCH
@@ -38,31 +39,24 @@ def is_run(folder: Path) -> bool:
 
 
 def make_new(path: str) -> str:
-    """Creates the folder `path`. If this folder already exists, creates a folder with the suffix
-    `_2` instead, or `_3` if that exists too, and so on. Returns the path of the new folder.
-
-    Two processes never get the same folder.
-    """
-    number = 1
-    while True:
+    """Creates the folder `path`, or if it exists `path_2`, or `path_3` and so on. Returns the path
+    of the new folder. Two processes never get the same folder."""
+    for number in itertools.count(1):
         folder = Path(path if number == 1 else f"{path}_{number}")
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
             if not folder.is_dir():
                 raise
-            number += 1
         else:
-            return str(folder)
+            break
+    return str(folder)
 
 
 @contextmanager
 def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Inside the `with` block, the folder of a run is locked. The operating system releases the
-    lock when the process ends, even if it is killed.
-
-    If another process has locked the folder, waits for it and says so with `say`. Without `say`,
-    raises UserError.
+    """Inside the `with` block, the folder of a run is locked, at most until this process ends. If
+    another process has locked it, says so with `say` and waits, or raises UserError without `say`.
     """
     # The lock is a singleton, so that this process can lock the same folder twice.
     lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True)
@@ -83,29 +77,21 @@ def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterato
 
 
 def check_writable(folder: Path) -> None:
-    """Raises UserError if there is a folder where the run needs to write a file, or if the run
-    would write to a symbolic link. A run folder may come from an untrusted source, and a link in it
-    may point to any place."""
+    """Raises UserError if there is a folder where the run writes a file, or if a symbolic link
+    leads out of the run folder, which may come from a stranger: the run would write there."""
     for file in (*(folder / "checkpoints" / name for name in CHECKPOINTS), Path("outputs/latest")):
         if file.is_dir():
-            raise UserError(
-                f"{file} is a folder, but a run writes a file of this name: move the folder away"
-            )
+            raise UserError(f"{file} is a folder, but a run writes this file: move it away")
     for path in folder.rglob("*"):
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise UserError(
-                f"{path} is a symbolic link, but a run writes only in its own folder: "
-                "replace the link by a copy of its target"
-            )
+            problem = f"{path} is a symbolic link to another folder"
+            raise UserError(f"{problem}: replace it by a copy of its target")
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes partial files of killed processes. If the run ended before its first checkpoint, its
-    TensorBoard event files are removed as well, because TensorBoard would show them together with
-    the event files of the next run.
-
-    Removes only files that headscope has written (see `EVENT_FILE_SUFFIX`).
-    """
+    """Removes partial files of killed processes. If the run ended before its first checkpoint, also
+    removes its event files (see `EVENT_FILE_SUFFIX`), or TensorBoard would show them with those of
+    the next run."""
     for place in (folder, folder / "checkpoints"):
         for left in place.glob(f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -154,19 +140,11 @@ def remove_unused(folder: Path) -> None:
 
 @contextmanager
 def in_use(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Inside the `with` block, `folder` is locked for this run (see `locked`). If the disk is full,
-    partial files are removed.
-
-    Raises UserError if another process uses the folder, or if the run cannot write to it.
-    """
+    """Inside the `with` block, `folder` is locked for this run (see `locked`). Raises UserError if
+    another process uses the folder, or if the run would write outside of it."""
     with locked(folder, say=say):
         check_writable(folder)
-        try:
-            yield
-        except (UserError, OSError) as error:
-            if error.__cause__ or isinstance(error, OSError):  # such as a full disk
-                remove_leftovers(folder)
-            raise
+        yield
 
 
 def how_to_resume(folder: Path, config: TrainConfig) -> str:
@@ -178,20 +156,17 @@ def resume_words(folder: Path, config: TrainConfig) -> list[str]:
     """The words that resume the run in `folder`, with those for what its checkpoint does not
     keep."""
     words = [f"resume={shown(folder)}", *parts_words(config.kept())]
-    for name, value in config.trainer.arguments.items():
-        words += leaves(f"+trainer.{name}", value)
     known = {each["choice"]: each for each in defaults_in_conf("logger").values()}
     chosen = [name for name, part in config.logger.items() if part and name in known]
     if chosen != ["tensorboard"]:
         words.append(f"logger=[{','.join(chosen)}]" if chosen else "~logger")
-    for name, part in config.logger.items():
-        default = known.get(name, {})
-        for key, each in (part or {}).items():
-            if each != default.get(key):
-                words += leaves(f"{'' if default else '+'}logger.{name}.{key}", each)
-    for name, part in config.callbacks.items():
-        if part and is_foreign(part, "callbacks"):
-            words += leaves(f"+callbacks.{name}", part)
+    for key, value in config.added().items():
+        name = key.removeprefix("logger.")
+        if name in chosen:
+            for inside, each in value.items():
+                words += leaves(f"{key}.{inside}", each) if each != known[name].get(inside) else []
+        else:
+            words += leaves(f"+{key}", value)
     return words
 
 

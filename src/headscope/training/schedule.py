@@ -44,9 +44,7 @@ class WarmupLinear(Schedule):
     ) -> None:
         check_warmup(warmup_steps, final_fraction)
         if not 0 <= cooldown <= 1:
-            raise UserError(
-                f"cooldown={cooldown} must be from 0 to 1: it is a fraction of all training steps"
-            )
+            raise UserError(f"cooldown={cooldown} must be from 0 to 1: a fraction of all steps")
         self.max_steps, self.warmup_steps = max_steps, warmup_steps
         self.cooldown, self.final_fraction = cooldown, final_fraction
 
@@ -61,6 +59,4 @@ class WarmupLinear(Schedule):
 
 def check_warmup(warmup_steps: int, final_fraction: float) -> None:
     if warmup_steps < 0 or final_fraction < 0:
-        raise UserError(
-            f"warmup_steps={warmup_steps} and final_fraction={final_fraction} must be at least 0"
-        )
+        raise UserError(f"{warmup_steps=} and {final_fraction=} must be at least 0")

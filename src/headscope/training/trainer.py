@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,15 +58,18 @@ HIDDEN = (
     r"The '\w+_dataloader' does not have many workers",  # one is faster than any GPU
     r"You're resuming from a checkpoint that ended before the epoch",  # `Steps` knows the step
     r"Be aware that when using `ckpt_path`, callbacks",  # print_resume says so
+    r"The number of training batches \(\d+\) is smaller",  # logging goes by steps
     r"Using ModelCheckpoint with manual optimization",  # a step is one optimizer step here
 )
 """Warnings that do not help the user."""
 
 
 def silence_libraries() -> None:
-    """Hides what Lightning says about the hardware, the end of training, and other products."""
+    """Hides what Lightning says about the hardware and other products, but not the results of
+    profilers, and why a callback stops training."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # their results
+    for package in ("callbacks", "profilers"):
+        logging.getLogger(f"lightning.pytorch.{package}").setLevel(logging.INFO)
     logging.getLogger("lightning").propagate = False  # Hydra would print it a second time
     for message in HIDDEN:
         warnings.filterwarnings("ignore", message)
@@ -112,11 +116,9 @@ def build_trainer(
             plugins=[SafetensorsIO(contents), *cluster_plugins()],
         )
     except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
-        given = settings.arguments or {
-            "accelerator": settings.accelerator,
-            "devices": settings.devices,
-        }
-        words = ", ".join(f"trainer.{key}={short(value)}" for key, value in given.items())
+        devices = {"accelerator": settings.accelerator, "devices": settings.devices}
+        given = (settings.arguments or devices).items()
+        words = ", ".join(f"trainer.{key}={short(value)}" for key, value in given)
         raise UserError(f"{words}: {first_line(error)}") from error
     # Lightning's handler of SIGTERM saves nothing, and ends the process with the exit code 0.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
@@ -159,8 +161,8 @@ def torch_flags_restored() -> Iterator[None]:
 def build_callbacks(
     config: TrainConfig, console: Console, more: Sequence[Callback]
 ) -> list[Callback]:
-    """The callbacks of the configuration, and `more`. Ours step back if the Trainer's arguments or
-    another progress bar say so. Raises UserError if one cannot be made."""
+    """The callbacks of the configuration, and `more`, without ours that the Trainer's arguments or
+    another progress bar replace. Raises UserError if one cannot be made."""
     callbacks = [*more]
     for name, part in config.callbacks.items():
         if part and is_foreign(part, "callbacks"):
@@ -175,9 +177,8 @@ def build_callbacks(
     if arguments.get("enable_checkpointing") is False:
         callbacks = [each for each in callbacks if not isinstance(each, CheckpointSaver)]
     stateful = [each for each in callbacks if type(each).state_dict is not Callback.state_dict]
-    keys = [each.state_key for each in stateful]
-    for key in keys:
-        if keys.count(key) > 1:
+    for key, number in Counter(each.state_key for each in stateful).items():
+        if number > 1:
             raise UserError(f"callbacks: two have the state_key {key}: give each another one")
     # Lightning calls subclasses of Checkpoint last, in this order. The saver saves their state too.
     return sorted(callbacks, key=lambda each: isinstance(each, CheckpointSaver))

@@ -150,7 +150,8 @@ PLANNED = {0, 900}
 def watch(run_bytes: int = 10**9) -> AttentionLog:
     attention = AttentionLog(run_megabytes=run_bytes / 10**6)
     labels = [f"t{index}" for index in range(TOKENS)]
-    attention.probe = ProbeText(list(range(TOKENS)), labels, TOKENS + 3, [*labels, "t10"])
+    attention.probe = ProbeText(list(range(TOKENS)), labels, TOKENS + 3)
+    attention.vocabulary = [*labels, "t10"]
     attention.snapshot_steps = attention.planned = PLANNED
     attention.heads = HeadWatch()
     attention.heads.texts = some_tokens(TOKENS)

@@ -3,12 +3,11 @@
 Shapes: L layers, H heads per layer, T tokens.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
 from headscope.analysis.predictions import predictions
@@ -33,34 +32,29 @@ from headscope.training.module import LanguageModel
 from headscope.viewer import MAX_STEPS, SNAPSHOTS
 from headscope.viewer.snapshot import tokens_within
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
 MEGABYTE = 10**6
 
 
 @dataclass(frozen=True)
 class ProbeText:
-    """The text on which attention is shown: its tokens, a label for each, the number of tokens
-    before it was shortened, and a label for each token of the vocabulary."""
+    """The text on which attention is shown: its tokens, a label for each, and the number of tokens
+    before it was shortened."""
 
     tokens: list[int]
     labels: list[str]
     whole: int
-    vocabulary: list[str]
 
 
 class AttentionLog(StepCallback):
     """Logs to TensorBoard:
 
     - a snapshot for the tab Attention, at `steps` steps and whenever `HeadWatch` measures that the
-      name of a head has changed. A snapshot has at most `step_megabytes`. Additional snapshots end
-      when those of the run would exceed `run_megabytes`;
+      name of a head has changed. A snapshot has at most `step_megabytes`, and those of a run have
+      at most `run_megabytes`;
     - an image of each layer, with the attention maps of all its heads, at `images` of these steps.
 
-    The attention is that on the beginning of `text`. By default, this is the text that the data
-    module names, or the beginning of the validation split. When training stops early, both are
-    logged once more.
+    The attention is that on the beginning of `text`, by default the text that the data module
+    names, or the validation split. When training stops early, both are logged once more.
     """
 
     def __init__(
@@ -86,10 +80,9 @@ class AttentionLog(StepCallback):
         super().load_state_dict(state)
         self.logged_bytes = int(state["logged_bytes"])
 
-    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit" or not (self.steps or self.images):
             return
-        assert isinstance(pl_module, LanguageModel)
         last, model, data = last_step(trainer), pl_module.model, data_of(trainer)
         self.snapshot_steps = {*snapshot_steps(self.steps, last)}
         chosen = snapshot_steps(max(self.steps, self.images), last)
@@ -97,19 +90,30 @@ class AttentionLog(StepCallback):
         self.planned = self.snapshot_steps | self.image_steps
         text = data.probe_text if self.text is None else self.text
         self.probe = probe_text(data.store, text, model.block_size)
+        self.vocabulary = data.store.tokenizer.vocabulary_labels()
         if self.steps:
             limit = min(self.step_bytes, self.run_bytes // len(self.snapshot_steps))
-            layers, heads = len(model.attentions), model.attentions[0].heads
-            self.probe = shortened(self.probe, limit, layers=layers, heads=heads)
+            self.shorten_probe(limit, model)
         watches = [each for each in trainer.callbacks if isinstance(each, HeadWatch)]
         self.heads = watches[0] if watches else HeadWatch(every_steps=0)
         if not watches:
             self.heads.read(data.store, model.block_size)
 
+    def shorten_probe(self, limit: int, model: GPT) -> None:
+        """Shortens the text, so that a snapshot has at most `limit` bytes."""
+        layers, heads = len(model.attentions), model.attentions[0].heads
+        sizes = {"layers": layers, "heads": heads, "tokens": len(self.probe.tokens)}
+        kept = tokens_within(limit, vocabulary=self.vocabulary, **sizes)
+        if not kept:
+            limits = "callbacks.attention.step_megabytes= and callbacks.attention.run_megabytes="
+            raise UserError(f"{limits} are too small for one token: raise them")
+        tokens, labels = self.probe.tokens[:kept], self.probe.labels[:kept]
+        self.probe = ProbeText(tokens, labels, self.probe.whole)
+
     def due(self, step: int) -> bool:
         return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         step = trainer.global_step
         missing = [each for each in (self.snapshot_steps, self.image_steps) if step not in each]
         if step < trainer.max_steps and any(missing):  # training was stopped early
@@ -122,7 +126,7 @@ class AttentionLog(StepCallback):
             self.log_attention(pl_module.model, trainer.global_step, writers)
 
     @torch.no_grad()
-    def log_attention(self, model: GPT, step: int, writers: "Sequence[SummaryWriter]") -> None:
+    def log_attention(self, model: GPT, step: int, writers: list[Any]) -> None:
         """Logs what is planned after `step`, or a snapshot if a name has changed."""
         statistics = self.heads.measure(model, step)
         planned = step in self.snapshot_steps
@@ -138,7 +142,7 @@ class AttentionLog(StepCallback):
                     step=step,
                     labels=self.probe.labels,
                     text_tokens=self.probe.whole,
-                    predictions=predictions(model, found, self.probe.vocabulary),
+                    predictions=predictions(model, found, self.vocabulary),
                 )
         if with_snapshot:
             size = sum(map(len, parts))
@@ -152,34 +156,13 @@ class AttentionLog(StepCallback):
             for layer, maps in enumerate(weights):
                 tag, image = image_tag(layer, weights.size(1)), head_image(maps)
                 for writer in writers:
-                    add_image(writer, tag, image, step, description=DESCRIPTION)
+                    add_image(writer, tag, image, step, DESCRIPTION)
 
 
 def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
     """The first `length` tokens of `text`, or of the validation split if `text` is None."""
-    if text is None:
-        tokens = first_passage(store.validation, length)
-        whole = len(tokens)
-    else:
-        every = store.tokenizer.encode_prompt(text)
-        tokens, whole = every[:length], len(every)
+    passage = first_passage(store.validation, length)
+    tokens = passage if text is None else store.tokenizer.encode_prompt(text)
     if not tokens:
-        raise UserError(
-            "callbacks.attention.text= is empty: give a text, or null for a text of the corpus"
-        )
-    tokenizer = store.tokenizer
-    return ProbeText(tokens, tokenizer.labels(tokens), whole, tokenizer.vocabulary_labels())
-
-
-def shortened(text: ProbeText, limit: int, *, layers: int, heads: int) -> ProbeText:
-    """The beginning of `text`, so that a snapshot of it has at most `limit` bytes."""
-    kept = tokens_within(
-        limit, layers=layers, heads=heads, tokens=len(text.tokens), vocabulary=text.vocabulary
-    )
-    if not kept:
-        raise UserError(
-            "callbacks.attention.step_megabytes and callbacks.attention.run_megabytes have no room "
-            f"for one token of {layers} x {heads} heads in a step: raise them, or set "
-            "callbacks.attention.steps=0"
-        )
-    return replace(text, tokens=text.tokens[:kept], labels=text.labels[:kept])
+        raise UserError("callbacks.attention.text= is empty: give a text, or null for the corpus's")
+    return ProbeText(tokens[:length], store.tokenizer.labels(tokens[:length]), len(tokens))

@@ -4,15 +4,14 @@ import math
 from typing import Annotated, Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer, callbacks
+from lightning.pytorch import Trainer, callbacks
 
 
 class EarlyStopping(callbacks.EarlyStopping):
     """Stops training after `patience` validations without a new best loss, or never if it is None.
 
-    This class differs from Lightning's `EarlyStopping` in three ways. A run that stopped early
-    stops again when it is resumed. A new value of `patience` replaces the value in the checkpoint.
-    A run without validation is no error.
+    In contrast to Lightning's `EarlyStopping`, a run that stopped early stops again when it is
+    resumed, `patience` can change then, and a run without validation is no error.
     """
 
     def __init__(self, *, patience: Annotated[int, 1] | None = None) -> None:
@@ -23,7 +22,7 @@ class EarlyStopping(callbacks.EarlyStopping):
     def state_key(self) -> str:
         return "EarlyStopping of headscope"
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         if self.wait_count >= self.patience:
             trainer.should_stop = True
 
@@ -33,5 +32,5 @@ class EarlyStopping(callbacks.EarlyStopping):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.wait_count = int(state_dict["wait_count"])
-        if state_dict["best"] is not None:
-            self.best_score = torch.tensor(float(state_dict["best"]))
+        best = state_dict["best"]
+        self.best_score = torch.tensor(math.inf if best is None else float(best))

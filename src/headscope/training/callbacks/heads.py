@@ -6,7 +6,7 @@ Shapes: L layers, H heads per layer, N windows, T tokens.
 from itertools import chain
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity
@@ -42,10 +42,9 @@ class HeadWatch(StepCallback):
     `watch/diversity`. TensorBoard's tab Custom Scalars shows the heads of a layer in one chart.
     Prints a line when a head gets a name, which `thresholds` decide.
 
-    The induction metrics are averaged over random texts that contain a passage twice. All other
-    metrics are averaged over `windows` windows of the validation split. Training itself uses fused
-    attention, which does not return attention weights. So additional forward passes with explicit
-    attention compute them.
+    The induction metrics are means over random texts that contain a passage twice, all others over
+    `windows` windows of the validation split. Training uses fused attention, which returns no
+    attention weights, so additional forward passes compute them.
     """
 
     def __init__(
@@ -55,8 +54,7 @@ class HeadWatch(StepCallback):
         windows: Positive = 4,
         thresholds: Thresholds | None = None,
     ) -> None:
-        self.every_steps = every_steps
-        self.windows = windows
+        self.every_steps, self.windows = every_steps, windows
         self.thresholds = thresholds or Thresholds()
         self.others: list[StepCallback] = []
         self.last = 0
@@ -71,19 +69,16 @@ class HeadWatch(StepCallback):
         self.layout_written = False  # by this process: an earlier event file may be lost
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {
-            "names": " ".join(self.names),
-            "announced": "\n".join(sorted(self.announced)),
-        }
+        names = {"names": " ".join(self.names), "announced": "\n".join(sorted(self.announced))}
+        return super().state_dict() | names
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.names = state["names"].split()
         self.announced = set(state["announced"].splitlines())
 
-    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            assert isinstance(pl_module, LanguageModel)
             self.last = last_step(trainer)
             self.others = [each for each in trainer.callbacks if isinstance(each, StepCallback)]
             self.read(data_of(trainer).store, pl_module.model.block_size)
@@ -95,16 +90,13 @@ class HeadWatch(StepCallback):
 
     def due(self, step: int) -> bool:
         planned = {*chain.from_iterable(each.planned for each in self.others)}
-        if not planned and not self.every_steps:
-            return False
-        planned.add(self.last)
-        if step in planned:
-            return True
-        if not self.every_steps or step % self.every_steps:
-            return False
+        if planned or self.every_steps:
+            planned.add(self.last)
+        if step in planned or not self.every_steps or step % self.every_steps:
+            return step in planned
         return not any(step - self.every_steps < other < step for other in planned)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         step = trainer.global_step
         if step < self.last and not self.due(step):  # training was stopped early
             self.last = step
@@ -148,48 +140,35 @@ class HeadWatch(StepCallback):
         """A line for each head that has a name for the first time, except for names that say
         little."""
         lines = []
-        for head, head_type in zip(statistics.heads, statistics.types, strict=True):
-            named = f"{head} {head_type.name}"
-            if head_type.name not in (GLOBAL, MIXED, NONE) and named not in self.announced:
+        for head, kind in zip(statistics.heads, statistics.types, strict=True):
+            named = f"{head} {kind.name}"
+            if kind.name not in (GLOBAL, MIXED, NONE) and named not in self.announced:
                 self.announced.add(named)
-                offset = f"{head_type.label}, " if head_type.offset else ""
-                article = "an" if head_type.name[0] in "aeiou" else "a"
-                lines.append(
-                    f"step {step:,}  {head} is now {article} {head_type.name} head "
-                    f"({offset}{head_type.score:.2f})"
-                )
+                score = f"{kind.label}, {kind.score:.2f}" if kind.offset else f"{kind.score:.2f}"
+                article = "an" if kind.name[0] in "aeiou" else "a"
+                lines.append(f"step {step:,}  {head} is now {article} {kind.name} head ({score})")
         return lines
 
 
 def scalars(statistics: HeadStatistics) -> dict[str, float]:
     """The scalars to log, by their tags."""
-    values = {
-        f"{SCALARS}/{metric}/{head}": value
-        for metric in charted(statistics)
-        for head, value in zip(
-            statistics.heads, statistics.metrics[metric].flatten().tolist(), strict=True
-        )
-    }
-    return values | {f"{SCALARS}/diversity": float(diversity(statistics.similarity))}
+    values = {f"{SCALARS}/diversity": float(diversity(statistics.similarity))}
+    for metric in charted(statistics):
+        tags = [f"{SCALARS}/{metric}/{head}" for head in statistics.heads]
+        values |= zip(tags, statistics.metrics[metric].flatten().tolist(), strict=True)
+    return values
 
 
 def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
     """The layout of TensorBoard's tab Custom Scalars: one category per metric, with one chart per
     layer."""
     layers, heads = statistics.metrics["previous"].shape
-    return {
-        metric: {
-            f"layer {layer}": [
-                "Multiline",
-                [
-                    f"{SCALARS}/{metric}/{head}"
-                    for head in statistics.heads[layer * heads :][:heads]
-                ],
-            ]
-            for layer in range(layers)
-        }
-        for metric in charted(statistics)
-    }
+    charts: dict[str, dict[str, list]] = {}
+    for metric in charted(statistics):
+        tags = [f"{SCALARS}/{metric}/{head}" for head in statistics.heads]
+        of_layers = [tags[layer * heads :][:heads] for layer in range(layers)]
+        charts[metric] = {f"layer {n}": ["Multiline", each] for n, each in enumerate(of_layers)}
+    return charts
 
 
 def charted(statistics: HeadStatistics) -> list[str]:

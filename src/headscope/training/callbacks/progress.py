@@ -4,13 +4,12 @@ changes in a notebook, otherwise as plain lines."""
 import time
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from headscope.terminal import printable
-from headscope.training.module import LanguageModel
 
 REFRESH_SECONDS = 0.25
 LINES = 20
@@ -38,8 +37,7 @@ class ProgressReport(ProgressBar):
     def disable(self) -> None:
         """Lightning calls this in all processes but the first, which print nothing."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, LanguageModel)
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = pl_module.timer.seconds()
         # The number of steps between two lines is a multiple of log_every_steps, so that a line
@@ -47,25 +45,18 @@ class ProgressReport(ProgressBar):
         every = pl_module.log_every_steps
         self.print_every_steps = every * max(1, round(trainer.max_steps / LINES / every))
         if self.console.is_terminal and trainer.is_global_zero:
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.fields[metrics]}"),
-                console=self.console,
-                auto_refresh=False,
-                transient=True,
-                expand=True,
-            )
-            self.task = self.bar.add_task(
-                "training", total=trainer.max_steps, completed=self.first_step, metrics=""
-            )
+            step, metrics = TextColumn("{task.description}"), TextColumn("{task.fields[metrics]}")
+            options: Any = {"auto_refresh": False, "transient": True, "expand": True}
+            bar = BarColumn(bar_width=None)
+            self.bar = Progress(step, bar, metrics, console=self.console, **options)
+            self.task = self.bar.add_task("training", total=trainer.max_steps, metrics="")
             self.bar.start()
         elif Console().is_jupyter:
             from IPython.display import display
 
             self.cell = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         step = trainer.global_step
         if self.bar or self.cell:
             now = time.perf_counter()
@@ -73,28 +64,23 @@ class ProgressReport(ProgressBar):
                 self.refreshed = now
                 self._draw(trainer, pl_module)
         elif step == 1 or step % self.print_every_steps == 0:
-            self._print(trainer, pl_module)
+            self._draw(trainer, pl_module)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.val_loss = float(trainer.callback_metrics["val/loss"])
         bits = float(trainer.callback_metrics["val/bits_per_byte"])
         if trainer.is_global_zero and not self.cell:
-            self.console.print(
-                f"step {trainer.global_step:,}  validation loss {self.val_loss:.4f}"
-                f"  {bits:.4f} bits per byte",
-                highlight=False,
-            )
+            losses = f"validation loss {self.val_loss:.4f}  {bits:.4f} bits per byte"
+            say(self.console, f"step {trainer.global_step:,}  {losses}")
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.cell and trainer.global_step > self.first_step:
             self._draw(trainer, pl_module)
         self._stop()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         self._stop()
 
     def _stop(self) -> None:
@@ -102,29 +88,20 @@ class ProgressReport(ProgressBar):
             self.bar.stop()
             self.bar = None
 
-    def _draw(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _draw(self, trainer: Trainer, pl_module: Any) -> None:
         step = f"step {trainer.global_step:,} of {trainer.max_steps:,}"
         metrics = self._metrics(trainer, pl_module)
         if self.cell:
             self.cell.update({"text/plain": f"{step}  {metrics}"}, raw=True)
-        if self.bar:
-            self.bar.update(
-                self.task, completed=trainer.global_step, description=step, metrics=metrics
-            )
+        elif self.bar:
+            done = trainer.global_step
+            self.bar.update(self.task, completed=done, description=step, metrics=metrics)
             self.bar.refresh()
+        elif trainer.is_global_zero:
+            say(self.console, f"{step}  {metrics}")
 
-    def _print(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero:
-            self.console.print(
-                f"step {trainer.global_step:,} of {trainer.max_steps:,}"
-                f"  {self._metrics(trainer, pl_module)}",
-                highlight=False,
-                soft_wrap=True,
-            )
-
-    def _metrics(self, trainer: Trainer, pl_module: LightningModule) -> str:
+    def _metrics(self, trainer: Trainer, pl_module: Any) -> str:
         steps = trainer.global_step - self.first_step
-        assert isinstance(pl_module, LanguageModel)
         seconds = pl_module.timer.seconds() - self.first_seconds
         left = seconds / steps * (trainer.max_steps - trainer.global_step)
         tokens_per_step = pl_module.data.tokens_per_step if pl_module.data else 0

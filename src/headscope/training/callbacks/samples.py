@@ -1,15 +1,16 @@
 """Logs sampled text after every validation."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 
 from headscope.config.parse import NonNegative, Positive
 from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import first_passage
 from headscope.generation import generate_text
+from headscope.nn.capture import evaluating
 from headscope.training.loggers import log_text
 from headscope.training.module import LanguageModel
 
@@ -26,39 +27,24 @@ class Samples(Callback):
         temperature: NonNegative = 0.8,
         top_k: Positive | None = None,
     ) -> None:
-        self.prompt = prompt
-        self.max_new_tokens = max_new_tokens
-        self.temperature = temperature
-        self.top_k = top_k
+        self.prompt, self.max_new_tokens = prompt, max_new_tokens
+        self.temperature, self.top_k = temperature, top_k
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        assert isinstance(pl_module, LanguageModel)
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self.max_new_tokens and not pl_module.tokenizer.encode_prompt(self.prompt):
             pl_module.tokenizer.first_token()  # raises UserError if there is none
 
     def sample(self, module: LanguageModel, prompt: str) -> str:
         """`prompt`, followed by the text that the model generates."""
-        model = module.model
-        training = model.training
-        model.eval()
-        try:
-            pieces = generate_text(
-                model,
-                module.tokenizer,
-                prompt,
-                max_new_tokens=self.max_new_tokens,
-                temperature=self.temperature,
-                top_k=self.top_k,
-                seed=module.seed,
-            )
+        options: Any = {"temperature": self.temperature, "top_k": self.top_k, "seed": module.seed}
+        options["max_new_tokens"] = self.max_new_tokens
+        with evaluating(module.model):
+            pieces = generate_text(module.model, module.tokenizer, prompt, **options)
             return prompt + "".join(pieces)
-        finally:
-            model.train(training)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         training = trainer.state.fn == "fit" and not trainer.sanity_checking
         if training and self.max_new_tokens and trainer.loggers and trainer.is_global_zero:
-            assert isinstance(pl_module, LanguageModel)
             text = self.sample(pl_module, self.prompt)
             log_text(trainer, "samples", text, trainer.global_step)
 

@@ -8,29 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from headscope.config.parse import Count, NonNegative
 from headscope.stop import Interrupted, StopSignals
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
 from headscope.training.loggers import tensorboard_writers
-from headscope.training.module import LanguageModel
 from headscope.training.run_folder import EVENT_TIME, event_files
 
 
 class CheckpointSaver(Checkpoint):
-    """Saves two checkpoints in the folder `checkpoints` of the Trainer's `default_root_dir`:
-    `last.safetensors` is the newest, and `best.safetensors` has the lowest validation loss.
+    """Saves in the folder `checkpoints` of the Trainer's `default_root_dir`:
 
-    `last.safetensors` is saved after every validation, when `every_minutes` minutes have passed
-    since the last save, and after a stop signal (see `headscope.stop`). After a stop signal,
-    training first finishes the current training step, or the validation. Then this callback saves
-    `last.safetensors` and raises `Interrupted`.
-
-    After each step in `keep_steps`, the weights are saved in one more file, for example
-    `step_000100.safetensors`, for sampling, for analysis and as `init_from`. A run cannot be
-    resumed from it, because it contains no optimizer state.
+    - `last.safetensors`, the newest state: after every validation, when `every_minutes` minutes
+      have passed since the last save, and after a stop signal (see `headscope.stop`). After the
+      signal, training finishes the step or the validation, saves, and raises `Interrupted`;
+    - `best.safetensors`, the state with the lowest validation loss;
+    - for each step in `keep_steps`, the weights, for example `step_000100.safetensors`, for
+      sampling, for analysis and as `init_from`. A run cannot be resumed from them.
 
     Lightning calls subclasses of `Checkpoint` after all other callbacks, so a checkpoint contains
     the states of all of them after the step that it saves. In a Trainer without `SafetensorsIO`,
@@ -59,47 +54,41 @@ class CheckpointSaver(Checkpoint):
         self.best_val_loss = math.inf if best is None else float(best)
         self.logged = dict(state["logged"])
 
-    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self.folder = Path(trainer.default_root_dir) / "checkpoints"
-        self.dry_run = bool(trainer.fast_dev_run)
         ours = isinstance(trainer.strategy.checkpoint_io, SafetensorsIO)
         self.suffix = ".safetensors" if ours else ".ckpt"
         if trainer.world_size > 1 and not self.cpu_group:
             self.cpu_group = torch.distributed.new_group(backend="gloo")
-        late = [step for step in sorted(self.keep_steps) if step > trainer.max_steps]
+        last = trainer.max_steps
+        late = [step for step in sorted(self.keep_steps) if step > last]
         if late and stage == "fit":
-            line = f"callbacks.saving.keep_steps: {late} are skipped: trainer.max_steps="
-            pl_module.print(f"{line}{trainer.max_steps}")
+            key = "callbacks.saving.keep_steps"
+            pl_module.print(f"{key}: {late} are skipped: trainer.max_steps={last}")
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.signals.quiet = not trainer.is_global_zero
-        if not self.dry_run:
+        if not trainer.fast_dev_run:
             self.signals.install()
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, *args: Any
-    ) -> None:
-        if trainer.global_step == 0 and 0 in self.keep_steps:
-            self._save_weights(trainer, pl_module)
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        if trainer.global_step == 0:
+            self._keep(trainer, pl_module)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any
-    ) -> None:
-        if trainer.global_step in self.keep_steps:
-            self._save_weights(trainer, pl_module)
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *args: Any) -> None:
+        self._keep(trainer, pl_module)
         if validates_now(trainer):
             return  # `on_validation_end` saves
         late = time.monotonic() - self.saved_at > 60 * self.every_minutes
         number, save = self._largest(self.signals.requested, int(late))
         if number or save:
-            assert isinstance(pl_module, LanguageModel)
             loss = trainer.strategy.reduce(outputs["loss"], reduce_op="mean")
             pl_module.require_finite(float(loss), "training")
             self._save(trainer, pl_module)
         if number:
             raise Interrupted(number)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         loss = float(trainer.callback_metrics["val/loss"])
@@ -109,15 +98,14 @@ class CheckpointSaver(Checkpoint):
         self._save(trainer, pl_module, best=better)
         self._stop_if_requested()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.saved_step != trainer.global_step:  # there is no validation
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        stopped_early = trainer.global_step < trainer.max_steps  # callbacks have measured again
+        if self.saved_step != trainer.global_step or stopped_early:
             self._save(trainer, pl_module)
         self.signals.restore()
         self._stop_if_requested()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.signals.restore()
 
     def _stop_if_requested(self) -> None:
@@ -135,10 +123,9 @@ class CheckpointSaver(Checkpoint):
         torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self.cpu_group)
         return tuple(tensor.tolist())
 
-    def _save(self, trainer: Trainer, pl_module: LightningModule, *, best: bool = False) -> None:
-        if self.dry_run:
+    def _save(self, trainer: Any, pl_module: Any, *, best: bool = False) -> None:
+        if trainer.fast_dev_run:
             return
-        assert isinstance(pl_module, LanguageModel)
         last, best_file = (self.folder / f"{name}{self.suffix}" for name in ("last", "best"))
         with pl_module.timer.paused():
             # A run that resumes from this checkpoint does not log the earlier steps again.
@@ -162,16 +149,15 @@ class CheckpointSaver(Checkpoint):
             self.on_first_save()
             self.on_first_save = None
 
-    def _save_weights(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.dry_run:
-            return
-        assert isinstance(pl_module, LanguageModel)
-        file = self.folder / f"step_{trainer.global_step:06}{self.suffix}"
-        with pl_module.timer.paused():
-            trainer.save_checkpoint(file, weights_only=True)
+    def _keep(self, trainer: Any, pl_module: Any) -> None:
+        """Saves the weights if this is one of `keep_steps`."""
+        if trainer.global_step in self.keep_steps and not trainer.fast_dev_run:
+            file = self.folder / f"step_{trainer.global_step:06}{self.suffix}"
+            with pl_module.timer.paused():
+                trainer.save_checkpoint(file, weights_only=True)
 
 
-def validates_now(trainer: Trainer) -> bool:
+def validates_now(trainer: Any) -> bool:
     """Whether a validation follows this batch."""
     if not trainer.enable_validation:
         return False
