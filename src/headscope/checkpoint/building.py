@@ -10,18 +10,13 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 
-TABLE_SHARE = 16
-"""Masks and position tables may use at most 1 / TABLE_SHARE of this machine's memory."""
+TABLE_SHARE = 16  # masks and position tables may use this part of the machine's memory
 
 
 def build_model(config: Part, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
-    """Build a model with untrained weights from the `model` part of a configuration.
-
-    A model with a document mask needs the id of the end-of-text token. The default is the last
-    token of the vocabulary, as in headscope's own tokenizers.
-
-    Raises UserError if the sizes in `config` are too large or do not fit together.
-    """
+    """Build a model with untrained weights from the `model` part of a configuration. A document
+    mask needs the id of the end-of-text token, by default the last one. Raises UserError if the
+    sizes in `config` are too large or do not fit together."""
     try:
         with full_keys(config, "model"):
             check_limits(config)
@@ -32,9 +27,8 @@ def build_model(config: Part, *, vocab_size: int, end_of_text: int | None = None
 
 
 def build_model_for(config: Part, tokenizer: Tokenizer) -> GPT:
-    """Build a model with untrained weights for the tokens of a tokenizer. Raises UserError for the
-    same reasons as `build_model`, and if a document mask needs an end-of-text token that the
-    tokenizer does not have."""
+    """Build a model with untrained weights for the tokens of a tokenizer. Raises UserError as
+    `build_model` does, and if a document mask needs an end-of-text token that there is not."""
     if config.document_mask and tokenizer.end_of_text is None:
         problem = "model.document_mask=true: this tokenizer has no end-of-text token"
         raise UserError(f"{problem}: set model.document_mask=false")

@@ -2,10 +2,8 @@
 
 A checkpoint is a safetensors file. Its tensors are the weights, such as `model.embedding.weight`,
 and the state of the optimizer, such as `optimizer.embedding.weight.exp_avg`. Everything else is
-plain data: one JSON text in the metadata of the file. So reading a checkpoint cannot run code.
-
-safetensors has no checksums. So the JSON text has a CRC-32 for each tensor, and begins with the
-CRC-32 of itself.
+plain data: one JSON text in the metadata of the file, with a CRC-32 for each tensor and, at its
+beginning, of itself. So reading a checkpoint cannot run code.
 """
 
 import json
@@ -34,8 +32,7 @@ from headscope.terminal import command
 FORMAT = 9
 SUFFIX = ".safetensors"
 
-METADATA = "headscope"
-"""The only key of the metadata: safetensors stores several keys in a random order."""
+METADATA = "headscope"  # the only key: safetensors stores several keys in a random order
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # of weights
 
@@ -51,8 +48,7 @@ def contents(
     precision: str,
     answers: Answers | None = None,
 ) -> dict[str, Any]:
-    """The plain data of a checkpoint, without the step. `store` is the name of the token store.
-    `answers` says what the losses count, if not all tokens."""
+    """The plain data of a checkpoint. `store` is the name of the token store."""
     return {
         "format": FORMAT,
         "config": config.kept(),
@@ -65,8 +61,7 @@ def contents(
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically. `data` has the entries of `contents`, and `step`. Raises
-    UserError if the file cannot be written."""
+    """Writes a checkpoint atomically: `data` has `contents` and `step`. May raise UserError."""
     unique, tied = without_ties(tensors)
     checksums = {name: checksum(name, tensor) for name, tensor in unique.items()}
     text = json.dumps({**data, "checksums": checksums, "tied": tied}, allow_nan=False)
@@ -91,8 +86,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) ->
 
 def without_ties(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors, contiguous on the CPU, without those that share the memory of an earlier one, as
-    the weights of a tied output head do. The second dictionary maps the name of each of these to
-    the earlier name."""
+    a tied output head does. The second dictionary maps the names of these to the earlier name."""
     unique: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     names: dict[Any, str] = {}
@@ -115,8 +109,8 @@ def checksum(name: str, tensor: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint file that is open for reading. `data` is its plain data: the entries of
-    `contents`, `step`, and in a checkpoint that can be resumed `training`."""
+    """A checkpoint file that is open for reading. `data` has the entries of `contents`, `step`, and
+    in a checkpoint that can be resumed `training`."""
 
     path: Path
     data: dict[str, Any]
@@ -124,7 +118,6 @@ class Stored:
 
     @property
     def step(self) -> int:
-        """The training step at which the file was saved."""
         return self.data["step"]
 
     @property
@@ -177,10 +170,8 @@ class Stored:
 
 
 def read(path: Path) -> Stored:
-    """Opens a checkpoint. Its plain data is verified now, a tensor when it is read.
-
-    Raises UserError if the file is missing, is damaged, or is not a checkpoint of headscope.
-    """
+    """Opens a checkpoint. Its plain data is verified now, a tensor when it is read. Raises
+    UserError if the file is missing, damaged, or not a checkpoint of headscope."""
     if not path.is_file():
         exists = "is not a file" if path.exists() else "does not exist"
         raise UserError(f"checkpoint {path} {exists}")
@@ -200,8 +191,7 @@ def read(path: Path) -> Stored:
 
 
 def plain_data(text: str | None) -> dict[str, Any]:
-    """The plain data in the metadata of a file. Raises ValueError if it is damaged, or if an entry
-    that every checkpoint needs is missing or has the wrong type."""
+    """The plain data in the metadata of a file. Raises ValueError if it is damaged."""
     if text is None:
         raise ValueError(f"it was not written by headscope: to import a model, {how_to_convert()}")
     if f"{zlib.crc32(text[8:].encode()):08x}" != text[:8]:

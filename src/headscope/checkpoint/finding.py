@@ -63,8 +63,8 @@ def warn(line: str) -> None:
 
 
 def newest_run(outputs: Path, key: str) -> Path:
-    """The run that `outputs/latest` names. Without this file, prints a line on standard error, and
-    returns the run with the newest checkpoint. Raises UserError if there is none."""
+    """The run that `outputs/latest` names, or without this file, and with a line that says so, the
+    run with the newest checkpoint. Raises UserError if there is none."""
     latest = outputs / "latest"
     if latest.is_file():
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
@@ -89,11 +89,8 @@ def without_checkpoint(folder: Path) -> str:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with this name: `cpu`, `cuda`, `mps`, or `auto`. `auto` selects the first of
-    `cuda`, `mps` and `cpu` that is available.
-
-    Raises UserError if this machine does not have the device.
-    """
+    """The device with this name: `cpu`, `cuda`, `mps`, or for `auto` the first of `cuda`, `mps` and
+    `cpu` that is available. Raises UserError if this machine does not have the device."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     kinds = [*(kind for kind in found if found[kind]), "cpu"]
     with suppress(RuntimeError):

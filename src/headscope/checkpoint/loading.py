@@ -1,8 +1,5 @@
-"""Loads the model, the tokenizer and the configuration from a checkpoint file.
-
-Loading a checkpoint does not need Lightning. A file from an untrusted source cannot run code: its
-configuration can only name parts of headscope (see `headscope.config.parts`).
-"""
+"""Loads the model, the tokenizer and the configuration from a checkpoint file, without Lightning.
+The file of a stranger cannot run code: it can only name parts of headscope."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,16 +40,15 @@ class Checkpoint:
     answers: Answers | None
 
     def tokens(self, text: str | Sequence[int]) -> list[int]:
-        """The tokens of a text, or the token ids as they are. Raises UserError if the vocabulary
-        cannot encode the text, or if a token id is not in the vocabulary."""
+        """The tokens of a text, or the token ids as they are. Raises UserError for what is not in
+        the vocabulary."""
         if isinstance(text, str):
             return self.tokenizer.encode_prompt(text)
         return token_ids(text, self.tokenizer.vocab_size)
 
     def targets(self, tokens: Tensor, *, begun: bool = True) -> Tensor:
-        """The tokens that follow in texts (B, T), (B, T - 1), for losses: IGNORED if the losses of
-        the run count only answers and this is none (see `counted_targets`). Without `begun`, the
-        beginning of the texts was cut off."""
+        """The tokens that follow in texts (B, T), (B, T - 1), for losses (see `counted_targets`).
+        Without `begun`, the beginning of the texts was cut off."""
         return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=begun)
 
     def attention(self, text: str | Sequence[int]) -> "AttentionReading":
@@ -123,8 +119,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Checkpoint:
 
 
 def stored_tokenizer(stored: Stored) -> Tokenizer:
-    """The tokenizer of a checkpoint. Raises UserError if it is damaged, or if it is the person's
-    own and its module was not named again."""
+    """The tokenizer of a checkpoint. Raises UserError if it is damaged or may not be named."""
     return tokenizer_from_state(stored.data["tokenizer"], own_tokenizer(stored))
 
 
@@ -153,8 +148,7 @@ class WithoutInitialization(TorchFunctionMode):
 
 
 def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
-    """The model with these weights. Raises UserError for the same reasons as `build_model_for` and
-    `load_weights`."""
+    """The model with these weights. Raises UserError if they do not fit."""
     check_sizes(config, tokenizer, weights)
     with WithoutInitialization():
         model = build_model_for(config, tokenizer)
@@ -163,8 +157,7 @@ def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str,
 
 
 def check_sizes(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
-    """Raises UserError if `weights` are those of a model of another size, before such a model is
-    built, which may be large."""
+    """Raises UserError if `weights` are of another size, before such a large model is built."""
     layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
     shape = tuple(weights["embedding.weight"].shape) if "embedding.weight" in weights else ()
     own = (config.layers, (tokenizer.vocab_size, config.embed_dim))
@@ -188,11 +181,8 @@ def load_weights(model: GPT, weights: Mapping[str, Tensor]) -> None:
 
 
 def with_block_size(loaded: Checkpoint, block_size: int) -> GPT:
-    """The model of the checkpoint `loaded`, with the maximum context length `block_size`.
-
-    Raises UserError if the position encoding works only for the block_size of training, for example
-    because it has a learned table.
-    """
+    """The model of the checkpoint `loaded`, with the maximum context length `block_size`. Raises
+    UserError if the position encoding works only for that of training."""
     if block_size == loaded.model.block_size:
         return loaded.model
     if loaded.model.position.limit:
@@ -220,8 +210,7 @@ def stored_corpus(loaded: Checkpoint) -> Corpus:
 
 
 def sources(part: Part | None, group: str) -> list[str]:
-    """One line for each file, folder or dataset that a part of a checkpoint's configuration
-    names."""
+    """One line for each file, folder or dataset that a part of a checkpoint names."""
     return [
         f"Reading {group}.{key}={value}, as the checkpoint says"
         for key in ("path", "name")

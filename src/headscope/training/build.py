@@ -1,5 +1,4 @@
-"""Builds all parts of a training run from its configuration: data, module, callbacks, loggers and
-trainer."""
+"""Builds a training run from its configuration: data, module, callbacks, loggers and trainer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,8 +40,8 @@ from headscope.training.trainer import (
 
 @dataclass(frozen=True)
 class Run:
-    """All parts of a training run, ready for `headscope.training.run.fit`. If it is resumed,
-    `resume` is the checkpoint that it continues from."""
+    """All parts of a training run, ready for `fit`. `resume` is the checkpoint that it continues
+    from."""
 
     folder: Path
     config: TrainConfig
@@ -120,8 +119,7 @@ def build_data(
     processes: Processes,
     console: Console,
 ) -> TokenDataModule:
-    """The batches of training and validation. The text is encoded if it was not before, with the
-    tokenizer of `origin` if this is given."""
+    """The batches. The text is encoded if it was not before, with the tokenizer of `origin`."""
     if origin:
         own = checkpoint.own_tokenizer(origin)
         tokenizer: Any = partial(stored, own, state=origin.data["tokenizer"])
@@ -166,9 +164,7 @@ def build_module(
 ) -> LanguageModel:
     """The model, with initial weights or `weights`, and what one optimizer step does."""
     settings, tokenizer = config.trainer, data.store.tokenizer
-    # The initial weights depend only on the seed. All later random numbers depend only on (seed,
-    # step, rank).
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed)  # later random numbers depend only on (seed, step, rank)
     model = checkpoint.build_model_for(config.model, tokenizer)
     if weights and config.init_from:
         tensors = weights.weights()
@@ -195,7 +191,7 @@ def build_module(
 
 
 def optimizer_of(config: TrainConfig) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """Makes the optimizer of a model. Raises UserError if a setting of it is wrong."""
+    """Makes the optimizer of a model, or raises UserError."""
     make = build_part(config.optimizer, "optimizer")
 
     def optimizer(model: nn.Module) -> torch.optim.Optimizer:

@@ -1,9 +1,6 @@
-"""Translates between Lightning's checkpoints, which are nested dictionaries, and our files.
-
-The state of the optimizer is a dictionary of tensors by name (see `CombinedOptimizer`). It has no
-learning rates: those of the configuration are valid. Everything else is plain data, and tensors in
-the states of callbacks.
-"""
+"""Translates between Lightning's checkpoints, which are nested dictionaries, and our files. The
+state of the optimizer is a dictionary of tensors by name (see `CombinedOptimizer`), without its
+learning rates: those of the configuration are valid."""
 
 import json
 import shutil
@@ -21,22 +18,16 @@ from headscope.checkpoint.file import SUFFIX
 from headscope.errors import UserError
 from headscope.files import new_file
 
-OF_LIGHTNING = {
-    *("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "loops", "epoch"),
-    *("global_step", "pytorch-lightning_version", "language_model"),
-}
+OF_LIGHTNING = {"state_dict", "optimizer_states", "lr_schedulers", "callbacks", "loops", "epoch"}
+OF_LIGHTNING |= {"global_step", "pytorch-lightning_version", "language_model"}
 """The entries of a checkpoint that Lightning and LanguageModel make. Callbacks may add others."""
 
-TENSOR = "tensor of a callback"
-"""The only key of a dictionary that stands for a tensor. Its value is the name of the tensor."""
+TENSOR = "tensor of a callback"  # the only key of a dictionary that stands for the tensor it names
 
 
 class SafetensorsIO(TorchCheckpointIO):
-    """Writes and reads checkpoints of headscope. `contents` is plain data that each of them gets
-    (see `headscope.checkpoint.contents`). Reading verifies all checksums.
-
-    Raises UserError if the file cannot be written, or is damaged.
-    """
+    """Writes and reads checkpoints of headscope. `contents` is plain data that each of them gets.
+    Raises UserError if the file cannot be written, or is damaged."""
 
     def __init__(self, contents: Mapping[str, Any]) -> None:
         self.contents = contents
@@ -90,10 +81,8 @@ def saved_parts(parts: Mapping[str, Any], group: str, tensors: dict[str, Tensor]
             tensors |= own
         else:
             what = "state of the callback" if group == "callbacks" else "entry"
-            advice = "it must be plain data, the same after JSON, or tensors"
-            warnings.warn(
-                f"the {what} {name} is not saved in the checkpoint: {advice}", stacklevel=2
-            )
+            line = f"the {what} {name} is not saved in the checkpoint"
+            warnings.warn(f"{line}: it must be plain data or tensors", stacklevel=2)
     return saved
 
 

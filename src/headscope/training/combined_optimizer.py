@@ -18,15 +18,10 @@ def combined(optimizer: torch.optim.Optimizer, model: nn.Module) -> "CombinedOpt
     return CombinedOptimizer([optimizer], model)
 
 
-DOES_NOT_FIT = (
-    "the optimizer state of the checkpoint does not fit the model, so the run cannot be resumed: "
-    "start a new run from its weights with init_from="
-)
+DOES_NOT_FIT = "the optimizer state of the checkpoint does not fit the model: start with init_from="
 
-STATE_KEYS: dict[type, set[str]] = {
-    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
-    Muon: {"momentum_buffer"},
-}
+STATE_KEYS: dict[type, set[str]] = {Muon: {"momentum_buffer"}}
+STATE_KEYS |= {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}}
 """For each optimizer of ours, the keys of the state that it keeps for each parameter."""
 
 
@@ -45,8 +40,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
         super().__init__([group for each in optimizers for group in each.param_groups], {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step with each optimizer. If `closure` is given, it computes the gradients and
-        is called only once."""
+        """Makes one step with each optimizer. `closure` may compute the gradients, once."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -54,21 +54,17 @@ def print_plan(run: "Run", changes: list[str]) -> None:
     the run is resumed, also prints the step, and the `changes` of the configuration."""
     config, store = run.config, run.data.store
     run.say(f"run         {shown(run.folder)}")
-    run.say(
-        f"text        {store.name}: {len(store.train):,} training tokens, "
-        f"{len(store.validation):,} for validation, vocabulary {store.tokenizer.vocab_size:,}",
-    )
+    tokens = f"{len(store.train):,} training tokens, {len(store.validation):,} for validation"
+    run.say(f"text        {store.name}: {tokens}, vocabulary {store.tokenizer.vocab_size:,}")
     for line in [] if run.resume else notes(config, store):
         say(run.console, line, style="yellow")
     settings, sizes = config.trainer, config.model
-    run.say(
-        f"model       {sizes.layers} layers with {sizes.heads} heads, width {sizes.embed_dim}: "
-        f"{run.model.parameter_count():,} parameters"
-    )
-    tokens = settings.batch_size * settings.accumulate * sizes.block_size
+    model = f"{sizes.layers} layers with {sizes.heads} heads, width {sizes.embed_dim}"
+    run.say(f"model       {model}: {run.model.parameter_count():,} parameters")
+    size = settings.batch_size * settings.accumulate * sizes.block_size
     root, count = run.trainer.strategy.root_device, run.processes.count
     device = f"{count} x {root.type}" if count > 1 else root
-    steps = f"{settings.max_steps:,} steps of {tokens:,} tokens"
+    steps = f"{settings.max_steps:,} steps of {size:,} tokens"
     run.say(f"training    {steps} on {device} ({run.trainer.precision})")
     every, at_end = run.data.validation_every, run.data.final_every
     more = "" if every == at_end else f"; at the end on {part_of_split(at_end)}"
@@ -91,11 +87,9 @@ def print_busy_machine(run: "Run", others: float) -> None:
     threads = max(1, round(free))
     on_cpu = run.trainer.strategy.root_device.type == "cpu"
     if others > 0.5 and on_cpu and run.processes.count == 1 and torch.get_num_threads() > threads:
-        line = (
-            f"other programs use {others:.1f} of {process_cores()} cores, so {free:.1f} are free: "
-            f"end them, or start with OMP_NUM_THREADS={threads}, or training is slow"
-        )
-        say(run.console, line, style="yellow")
+        line = f"other programs use {others:.1f} of {process_cores()} cores: end them"
+        advice = f"or start with OMP_NUM_THREADS={threads}, or training is slow"
+        say(run.console, f"{line}, {advice}", style="yellow")
 
 
 def notes(config: TrainConfig, store: TokenStore) -> list[str]:
@@ -152,15 +146,13 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
         rows = [row for line in text.splitlines() for row in wrap(line, 100) if row]
         console.print(Text("\n".join(rows[:5])), soft_wrap=True)
         console.print()
-    if not is_run(run.folder):
-        return  # nothing was saved
+    if not is_run(run.folder):  # nothing was saved
+        return
     name = "last" if summary["val_loss"] is None else "best"
     best = shown(run.folder / "checkpoints" / f"{name}.safetensors")
     run.say("Sample from the model:")
-    words = [
-        f"checkpoint={best}",
-        *parts_words({"model": run.config.model, "tokenizer": run.config.tokenizer or {}}),
-    ]
+    parts: dict[str, Any] = {"model": run.config.model, "tokenizer": run.config.tokenizer or {}}
+    words = [f"checkpoint={best}", *parts_words(parts)]
     line = prompt.strip().partition("\n")[0]  # several lines would need $'...'
     run.say(f"  {command('sample', *words, f'prompt={line}')}")
     run.say("Type, and watch the model and its heads:")

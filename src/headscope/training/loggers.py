@@ -1,8 +1,5 @@
 """Logs scalars, texts, images and snapshots: what Lightning's loggers have no common function for,
-and what they log slowly. Writes directly to TensorBoard's event file.
-
-The functions import the package tensorboard, because training without it does not need it.
-"""
+or log slowly. The functions import the package tensorboard, which training does not need."""
 
 import io
 import os
@@ -59,9 +56,8 @@ def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def report_lost_log(folder: Path) -> Iterator[None]:
-    """Inside the `with` block, raises UserError if TensorBoard cannot write to `folder`, a run
-    folder, because the disk is full or the folder was deleted. Hides the traceback of the thread in
-    which TensorBoard writes: its next call raises the same error, without the file's name."""
+    """Inside the `with` block, raises UserError if TensorBoard cannot write to the run `folder`.
+    Hides the traceback of TensorBoard's thread, whose error its next call raises again."""
     previous_hook = threading.excepthook
 
     def hook(failed: threading.ExceptHookArgs) -> None:
@@ -110,8 +106,7 @@ def log_text(trainer: Trainer, tag: str, text: str, step: int) -> None:
 
 
 def add_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
-    """Logs all `values`, whose keys are the tags, in one record. This is ten times as fast as one
-    record per value."""
+    """Logs all `values`, by their tags, in one record: ten times as fast as one for each."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     numbers = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
@@ -119,8 +114,7 @@ def add_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
 
 
 def add_image(writer: Any, tag: str, image: Image.Image, step: int, description: str) -> None:
-    """Logs an image in its own pixel format. `SummaryWriter.add_image` would convert it to RGB.
-    TensorBoard shows the description next to the tag."""
+    """Logs an image in its own pixel format, with a description that TensorBoard shows."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 
     png = io.BytesIO()

@@ -1,7 +1,5 @@
-"""What one optimizer step and one validation do, and what they log.
-
-`training_step` reads like the loop of a plain PyTorch trainer. Lightning calls it, moves batches to
-the device, and saves and restores checkpoints.
+"""What one optimizer step and one validation do, and what they log. `training_step` reads like the
+loop of a plain PyTorch trainer.
 
 Shapes: B batch, T tokens, V vocab_size.
 """
@@ -42,8 +40,7 @@ class LanguageModel(LightningModule):
     `lightning.Trainer` (see docs/lightning.md).
 
     The learning rate depends only on the step, and the random numbers of a step (for dropout) only
-    on (seed, step, rank). So a resumed run needs no saved state of a scheduler or a random number
-    generator.
+    on (seed, step, rank), so a resumed run needs no saved state of them.
 
     - `tokenizer`: that of the text. Its bytes per token give the metric `val/bits_per_byte`.
     - `optimizer`: a function of the model that makes an optimizer, such as `headscope.muon` with
@@ -101,8 +98,7 @@ class LanguageModel(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.require_finite_weights()
-        # The sums of all processes are saved, because the next logged `train/loss` is a mean that
-        # includes steps before this checkpoint.
+        # The next logged `train/loss` is a mean that includes steps before this checkpoint.
         sums = torch.zeros(self.trainer.world_size, device=self.device)
         sums[self.global_rank] = self.running_loss
         sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
@@ -146,9 +142,8 @@ class LanguageModel(LightningModule):
         self.timer.resume()
 
     def training_step(self, batches: list[tuple[Tensor, Tensor]], index: int) -> Tensor:
-        """One optimizer step, which is one batch for Lightning. Its gradient is that of the mean
-        loss over `batches`, pairs of inputs and targets (B, T), which are computed one after
-        another to save memory. Returns the loss of the last batch."""
+        """One optimizer step, on the mean loss over `batches`, pairs of inputs and targets (B, T),
+        one after another to save memory. Returns the loss of the last one."""
         optimizer: Any = self.optimizers()
         precision = self.trainer.precision_plugin
         seed(self.device, mixed_seed(self.seed, self.global_step, self.global_rank))
@@ -200,8 +195,7 @@ class LanguageModel(LightningModule):
                 self.print(f"trainer.compile: not compiled ({problem})")
 
     def gradients_stay_here(self, later: bool) -> AbstractContextManager[None]:
-        """Inside the `with` block, the processes do not exchange gradients, if they do so `later`
-        for all batches of the step."""
+        """Inside the `with` block, the processes exchange no gradients, if they do so `later`."""
         strategy = self.trainer.strategy
         if later and isinstance(strategy, ParallelStrategy):
             return strategy.block_backward_sync()
@@ -240,8 +234,7 @@ class LanguageModel(LightningModule):
         self.totals = torch.zeros(3, dtype=dtype, device=self.device)  # nats, tokens, bytes
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor | None:
-        """Returns the mean loss of the batch, in nats per token. None if the batch is empty,
-        because the other processes have one batch more."""
+        """The mean loss of the batch, in nats per token. None if other processes have one more."""
         inputs, targets = batch
         if not len(inputs):
             return None
@@ -258,10 +251,8 @@ class LanguageModel(LightningModule):
         if not tokens:
             raise UserError("validation counts answers, but finds none: raise model.block_size")
         self.require_finite(nats / tokens, "validation")
-        metrics = {
-            "val/loss": nats / tokens,
-            "val/bits_per_byte": bits_per_byte(nats, size * self.text_per_token_byte),
-        }
+        bits = bits_per_byte(nats, size * self.text_per_token_byte)
+        metrics = {"val/loss": nats / tokens, "val/bits_per_byte": bits}
         # Early stopping, CheckpointSaver and Trainer.validate read them from the trainer.
         fitting = self.trainer.state.fn == "fit"
         self.log_dict(metrics, prog_bar=True, logger=self.logs_validate and not fitting)

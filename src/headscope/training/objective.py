@@ -54,9 +54,8 @@ class Objective:
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model.forward(inputs), targets, reduction="sum")
-        return chunked_loss_sum(
-            self.model.hidden(inputs), targets, self._unembed_loss_sum, rows=rows
-        )
+        hidden = self.model.hidden(inputs)
+        return chunked_loss_sum(hidden, targets, self._unembed_loss_sum, rows=rows)
 
     def chunk_rows(self, targets: Tensor) -> int | None:
         """The number of tokens per chunk, or None if the whole batch is one chunk."""

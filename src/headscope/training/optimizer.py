@@ -22,10 +22,7 @@ def adamw(
     beta2: float,
 ) -> CombinedOptimizer:
     """AdamW (Loshchilov 2019) with a fused kernel. Weight decay applies to matrices, but not to
-    vectors (biases, and the gains of normalization layers).
-
-    Raises UserError if a value is out of range.
-    """
+    vectors (biases, and the gains of norms). Raises UserError if a value is out of range."""
     betas = checked(beta1, beta2, lr=lr, weight_decay=weight_decay)
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = by_decay(parameters, weight_decay)
@@ -49,7 +46,6 @@ def muon(
     to parameters with at least two axes.
 
     A fused projection to queries, keys and values is orthogonalized as three separate matrices.
-
     Raises UserError if a value is out of range, or if the model has no blocks.
     """
     betas = checked(beta1, beta2, lr=lr, matrix_lr=matrix_lr, weight_decay=weight_decay)

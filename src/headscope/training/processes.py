@@ -1,8 +1,7 @@
 """The processes that train one model together: one for each device.
 
-`python scripts/train.py trainer.devices=2` is the first process, and Lightning starts the others
-with the same command. `torchrun` or `srun` start all of them. The first process (rank 0) chooses
-the run folder, prints, and writes the files of the run.
+With `trainer.devices=2`, Lightning starts the second with the same command. `torchrun` or `srun`
+start all of them. The first (rank 0) chooses the run folder, prints, and writes the files.
 """
 
 import os
@@ -18,8 +17,7 @@ from headscope.config.training import TrainerConfig
 from headscope.errors import UserError, first_line
 from headscope.training.run_folder import is_run
 
-FIRST_PROCESS = "HEADSCOPE_FIRST_PROCESS"
-"""The environment variable with which the processes that Lightning starts know the first one."""
+FIRST_PROCESS = "HEADSCOPE_FIRST_PROCESS"  # for the processes that Lightning starts
 
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "GROUP_RANK")
 """Environment variables from which Lightning takes the rank of this process."""
@@ -62,8 +60,7 @@ def started() -> tuple[int, int] | None:
     if starter() == "srun":
         nodes = max(1, number("SLURM_NNODES"))
         part = number("SLURM_NTASKS") // nodes
-        # srun sets this variable only with --ntasks-per-node. Lightning needs it.
-        os.environ["SLURM_NTASKS_PER_NODE"] = str(part)
+        os.environ["SLURM_NTASKS_PER_NODE"] = str(part)  # for Lightning: srun may not set it
         return part, nodes
     return None
 
@@ -134,7 +131,7 @@ def cluster_plugins() -> list[Any]:
 
 
 def end_with_first_process() -> None:
-    """If Lightning has started this process, ends it as soon as the first process has ended."""
+    """If Lightning has started this process, ends it when the first process has ended."""
     first = number(FIRST_PROCESS)
 
     def watch() -> None:

@@ -1,8 +1,5 @@
 """Continues a run: finds its newest valid checkpoint, makes the configuration of the resumed run,
-and checks that the checkpoint fits the run.
-
-The content of a checkpoint is plain data from a file, so all of it is checked before it is used.
-"""
+and checks that the checkpoint, which may come from a stranger, fits the run."""
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -26,8 +23,7 @@ FIXED = (
     *("model", "tokenizer", "data", "seed", "init_from", "experiment", "name", "optimizer"),
     *("trainer.batch_size", "trainer.accumulate", "trainer.val_every_steps"),
 )
-"""Keys and groups that cannot change when a run is resumed. The choice of an optimizer cannot, but
-its keys can, such as `optimizer.lr`."""
+"""Keys and groups that cannot change when a run is resumed, but the keys of an optimizer can."""
 
 
 def newest_checkpoint(folder: Path, say: Callable[[str], Any] = warn) -> Stored:
@@ -53,12 +49,9 @@ def _check_resumable(stored: Stored) -> None:
 def resumed_config(
     composed: dict[str, Any], resume: Stored, keys: Iterable[str]
 ) -> tuple[TrainConfig, list[str]]:
-    """The configuration of the run to resume, and one line for each change.
-
-    `keys` are the keys and groups that the user changes. Their new values are taken from
-    `composed`, the configuration that Hydra composed from the command line, as plain data. Raises
-    UserError if one of them must stay the same.
-    """
+    """The configuration of the run to resume, and one line for each change. `keys` are the keys and
+    groups that the user changes, and `composed` has their values: what Hydra composed, as plain
+    data. Raises UserError if one of them must stay the same."""
     composed, added = kept_and_added(composed)
     config, changes = dict(resume.data["config"]), []
     for key in (key.replace("/", ".") for key in keys):
@@ -95,8 +88,7 @@ def resumed_config(
 
 
 def sources(config: TrainConfig, keys: Iterable[str]) -> list[str]:
-    """One line for each file that a resumed run reads because its checkpoint names it. `keys` are
-    the keys that the user changes."""
+    """One line for each file that a resumed run reads because its checkpoint names it."""
     lines = checkpoint.sources(config.data, "data")
     lines += checkpoint.sources(config.tokenizer, "tokenizer")
     if "store_dir" not in keys:
@@ -158,10 +150,9 @@ def check_same_config(resume: Stored, config: TrainConfig) -> None:
     keys = {*before, *now} - {"name"}  # `name` is only a part of the folder's name
     changed = sorted(key for key in keys if before.get(key) != now.get(key))
     if changed:
-        raise OtherSettings(
-            f"{resume.run_folder} holds a run with other settings of {', '.join(changed)}: move "
-            "that folder away, or use another (train -m: hydra.sweep.dir=, compare: name=)"
-        )
+        problem = f"{resume.run_folder} holds a run with other settings of {', '.join(changed)}"
+        advice = "move it away, or use another (train -m: hydra.sweep.dir=, compare: name=)"
+        raise OtherSettings(f"{problem}: {advice}")
 
 
 def check_same_text(resume: Stored, store: TokenStore) -> None:
@@ -176,8 +167,7 @@ def check_same_text(resume: Stored, store: TokenStore) -> None:
 
 
 def check_training_state(stored: Stored, trainer: Trainer) -> None:
-    """Raises UserError if Lightning's counters in a checkpoint do not fit its step, or if a state
-    has another form than every callback's."""
+    """Raises UserError if Lightning's counters or a state in a checkpoint have another form."""
     training = stored.data["training"]
     module, states = training.get("language_model"), training.get("callbacks")
     plain = isinstance(module, dict) and isinstance(states, dict)
@@ -201,7 +191,5 @@ def same_form(value: Any, template: Any) -> bool:
 
 
 def does_not_fit(stored: Stored) -> str:
-    return (
-        f"{stored.path} cannot be resumed: its training state does not fit this run; the file may "
-        f"be damaged (a new run can start from its weights with init_from={stored.path})"
-    )
+    problem = f"{stored.path} cannot be resumed: its training state does not fit this run"
+    return f"{problem}; a new run can start from its weights with init_from={stored.path}"

@@ -44,23 +44,19 @@ COMPARED = (
 
 def fit(run: Run) -> dict[str, Any]:
     """Trains the model, evaluates the final weights on the validation split, and writes
-    `summary.json`. Returns the content of `summary.json`, or nothing after `fast_dev_run`.
-
-    Raises `headscope.stop.Interrupted` after a stop signal. Raises UserError if training diverges,
-    or if memory or disk space runs out.
-    """
+    `summary.json`. Returns its content, or nothing after `fast_dev_run`. Raises Interrupted after a
+    stop signal, and UserError if training diverges, or if memory or disk space runs out."""
     keep_freed_memory()
     saver = run.callback(CheckpointSaver)
     if run.processes.is_first and not run.trainer.fast_dev_run:
         if saver:
             saver.on_first_save = partial(_write_latest, run.folder)
+        states = run.resume.data["training"]["callbacks"] if run.resume else {}
+        logged = states.get("CheckpointSaver", {}).get("logged", {})
         for logs in (Path(each.log_dir) for each in tensorboards(run.trainer)):
             sort_before_now(logs)
-            if run.resume:
-                states = run.resume.data["training"]["callbacks"]
-                logged = states.get("CheckpointSaver", {}).get("logged", {})
-                if lost := lost_steps(shown(logs), logged):
-                    say(run.console, lost, style="yellow")
+            if logged and (lost := lost_steps(shown(logs), logged)):
+                say(run.console, lost, style="yellow")
     try:
         with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
@@ -125,9 +121,8 @@ def _fit(run: Run) -> dict[str, Any]:
     final = {f"final/{name}": value for name, value in losses.items() if value is not None}
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            # If the process is killed before it writes the summary, the resumed run logs this entry
-            # again. TensorBoard then hides the first entry, because its step, `steps + 1`, is after
-            # the step of the checkpoint.
+            # A run that is killed before it writes the summary logs this again. TensorBoard then
+            # hides the first entry, because its step is after that of the checkpoint.
             compared = {key: settings[key] for key in COMPARED if key in settings}
             logger.log_hyperparams(compared, final, step=steps + 1)
         else:
@@ -139,8 +134,7 @@ def _fit(run: Run) -> dict[str, Any]:
 
 
 def explained(run: Run, error: Exception) -> str | None:
-    """One line about an error that is no bug of headscope, and how to continue. None if it may be
-    one."""
+    """One line about an error, and how to continue. None if it may be a bug of headscope."""
     again, settings, model = "", run.config.trainer, run.config.model
     if is_run(run.folder):
         again = f"; to continue from the last checkpoint: {how_to_resume(run.folder, run.config)}"

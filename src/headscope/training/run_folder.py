@@ -21,14 +21,9 @@ from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
-CONFIGURATION = ".hydra"
-LOCK = ".lock"
-LOG = "train.log"
-SWEEP = "multirun.yaml"
-ERROR = "error.txt"
-"""Why a run of a sweep failed."""
-EVENT_FILE_SUFFIX = ".headscope"
-"""TensorBoard event files with this suffix were written by headscope."""
+CONFIGURATION, LOCK, LOG, SWEEP = ".hydra", ".lock", "train.log", "multirun.yaml"
+ERROR = "error.txt"  # why a run of a sweep failed
+EVENT_FILE_SUFFIX = ".headscope"  # of TensorBoard's event files that headscope has written
 EVENT_TIME = len("events.out.tfevents.") + 10
 """The length of the beginning of their names, with the time, which `sort_before_now` may change."""
 
@@ -153,8 +148,7 @@ def how_to_resume(folder: Path, config: TrainConfig) -> str:
 
 
 def resume_words(folder: Path, config: TrainConfig) -> list[str]:
-    """The words that resume the run in `folder`, with those for what its checkpoint does not
-    keep."""
+    """The words that resume the run in `folder`, also with what its checkpoint does not keep."""
     words = [f"resume={shown(folder)}", *parts_words(config.kept())]
     known = {each["choice"]: each for each in defaults_in_conf("logger").values()}
     chosen = [name for name, part in config.logger.items() if part and name in known]
@@ -181,7 +175,6 @@ def leaves(key: str, value: Any) -> list[str]:
 
 
 def shown(path: Path) -> Path:
-    """The path relative to the current folder if the path is inside that folder, else the absolute
-    path."""
+    """The path relative to the current folder, if it is inside, else the absolute path."""
     current, path = Path.cwd(), path.resolve()
     return path.relative_to(current) if path.is_relative_to(current) else path

@@ -32,12 +32,8 @@ class WarmupCosine(Schedule):
 
 
 class WarmupLinear(Schedule):
-    """Linear warm-up over `warmup_steps`, then a constant rate, then linear decay to
-    `final_fraction` at `max_steps` (Hu 2024: warmup-stable-decay).
-
-    `cooldown` is the fraction of all steps in which the rate decays. Raises UserError if `cooldown`
-    is not between 0 and 1.
-    """
+    """Linear warm-up over `warmup_steps`, then a constant rate, then in the fraction `cooldown` of
+    all steps linear decay to `final_fraction` at `max_steps` (Hu 2024: warmup-stable-decay)."""
 
     def __init__(
         self, *, max_steps: int, warmup_steps: int, cooldown: float, final_fraction: float

@@ -1,5 +1,4 @@
-"""Measures the training time of a run. The time for compilation, validation, sampling, pictures and
-saving is not included."""
+"""Measures the training time of a run, without compilation, validation, callbacks and saving."""
 
 import time
 from collections.abc import Iterator
@@ -13,15 +12,13 @@ class TrainingTimer:
     """Counts the training seconds of a run, including the time before the run was resumed."""
 
     def __init__(self) -> None:
-        self.created_at = time.perf_counter()
-        self.earlier_wall_seconds = 0.0
+        self.created_at = time.perf_counter()  # or earlier, if the run is resumed
         self.before = 0.0  # training seconds until the last pause
         self.running_since: float | None = None
 
     def wall_seconds(self) -> float:
-        """Wall-clock seconds since this object was created, plus the wall-clock seconds of the run
-        before it was resumed."""
-        return self.earlier_wall_seconds + time.perf_counter() - self.created_at
+        """Wall-clock seconds of the run, without the time between its parts."""
+        return time.perf_counter() - self.created_at
 
     def seconds(self) -> float:
         """Training seconds until now."""
@@ -54,7 +51,7 @@ class TrainingTimer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.before = float(state["train_seconds"])
-        self.earlier_wall_seconds = float(state["wall_seconds"])
+        self.created_at -= float(state["wall_seconds"])
 
 
 def wait_for_gpu() -> None:

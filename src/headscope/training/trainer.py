@@ -32,16 +32,12 @@ from headscope.training.processes import Processes, cluster_plugins
 from headscope.training.run_folder import EVENT_FILE_SUFFIX
 
 OURS = {
-    "max_epochs": "trainer.max_steps",
-    "min_epochs": "trainer.max_steps",
-    "min_steps": "trainer.max_steps",
+    **dict.fromkeys(("max_epochs", "min_epochs", "min_steps"), "trainer.max_steps"),
     "limit_train_batches": "trainer.max_steps",
-    "val_check_interval": "trainer.val_every_steps",
-    "check_val_every_n_epoch": "trainer.val_every_steps",
+    **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), "trainer.val_every_steps"),
     "log_every_n_steps": "trainer.log_every_steps",
     "accumulate_grad_batches": "trainer.accumulate",
-    "gradient_clip_val": "trainer.gradient_clip",
-    "gradient_clip_algorithm": "trainer.gradient_clip",
+    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "trainer.gradient_clip"),
     "callbacks": "callbacks.NAME._target_",
     "logger": "logger",
     "default_root_dir": "hydra.run.dir",
@@ -49,6 +45,9 @@ OURS = {
     "barebones": "callbacks=plain ~logger",
 }
 """Arguments of lightning.Trainer that headscope sets, and what the user sets instead."""
+
+DDP: Any = {"broadcast_buffers": False, "gradient_as_bucket_view": True}
+"""The model's buffers never change. The gradients need no memory besides what DDP sends."""
 
 HIDDEN = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning 2.6 causes it with torch 2.13
@@ -83,18 +82,14 @@ def build_trainer(
     processes: Processes,
     contents: dict[str, Any],
 ) -> Trainer:
-    """Lightning's trainer, which calls the module and the callbacks. Raises UserError if an
-    argument is wrong."""
-    settings, count = config.trainer, processes.count
+    """Lightning's trainer. Raises UserError if an argument is wrong."""
+    settings = config.trainer
     check_arguments(settings.arguments)
     arguments: dict[str, Any] = {
         "accelerator": settings.accelerator,
         "devices": processes.devices,
         "num_nodes": processes.nodes,
-        # The model's buffers never change. The gradients need no memory besides what DDP sends.
-        "strategy": DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
-        if count > 1
-        else "auto",
+        "strategy": DDPStrategy(**DDP) if processes.count > 1 else "auto",
         "precision": precision_of(settings),
         "max_steps": settings.max_steps,
         "val_check_interval": settings.val_every_steps,
@@ -185,8 +180,7 @@ def build_callbacks(
 
 
 def build_loggers(config: TrainConfig, folder: Path, resume: Stored | None) -> list[Logger]:
-    """The loggers of the configuration. By default, they write to the folder of the run. Raises
-    UserError if one cannot be made."""
+    """The loggers of the configuration, which write to the folder of the run by default."""
     loggers = []
     for name, part in config.logger.items():
         if part is None:
@@ -196,8 +190,8 @@ def build_loggers(config: TrainConfig, folder: Path, resume: Stored | None) -> l
         if part.get("save_dir") is None and "save_dir" in arguments_of(target):
             given["save_dir"] = str(folder)
         if isinstance(target, type) and issubclass(target, TensorBoardLogger):
-            # If a run is resumed, TensorBoard hides its earlier entries from step `purge_step` on.
-            # TensorBoard ignores the first `purge_step` in a folder, so a new run must set one too.
+            # TensorBoard hides earlier entries from step `purge_step` on. It ignores the first
+            # `purge_step` in a folder, so a new run must set one too.
             given["purge_step"] = resume.step + 1 if resume else 0
             given["filename_suffix"] = EVENT_FILE_SUFFIX
         loggers.append(made_by_hydra(part, "logger", name, **given))

@@ -37,12 +37,11 @@ MEGABYTE = 10**6
 
 @dataclass(frozen=True)
 class ProbeText:
-    """The text on which attention is shown: its tokens, a label for each, and the number of tokens
-    before it was shortened."""
+    """The text on which attention is shown."""
 
     tokens: list[int]
-    labels: list[str]
-    whole: int
+    labels: list[str]  # of the tokens
+    whole: int  # the number of tokens before it was shortened
 
 
 class AttentionLog(StepCallback):

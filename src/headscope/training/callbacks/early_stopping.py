@@ -10,9 +10,8 @@ from lightning.pytorch import Trainer, callbacks
 class EarlyStopping(callbacks.EarlyStopping):
     """Stops training after `patience` validations without a new best loss, or never if it is None.
 
-    In contrast to Lightning's `EarlyStopping`, a run that stopped early stops again when it is
-    resumed, `patience` can change then, and a run without validation is no error.
-    """
+    Unlike with Lightning's, a run that stopped early stops again when it is resumed, `patience` can
+    change then, and a run without validation is no error."""
 
     def __init__(self, *, patience: Annotated[int, 1] | None = None) -> None:
         endless = 10**9 if patience is None else patience

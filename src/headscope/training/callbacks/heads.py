@@ -24,14 +24,12 @@ from headscope.training.callbacks.steps import StepCallback, data_of, last_step
 from headscope.training.loggers import log_scalars, tensorboard_writers
 from headscope.training.module import LanguageModel
 
-REPEATED_TEXTS = 4
-"""Number of random texts for the induction metrics. Each text contains a random passage twice."""
+REPEATED_TEXTS = 4  # random texts for the induction metrics, each with a passage twice
 
 CHARTED = ("previous", "first", "induction", "entropy_share")
 """The metrics that are logged as scalars for each head. The tab Attention has all metrics."""
 
-SCALARS = "watch"
-"""The group of these scalars. TensorBoard sorts groups, so `train` and `val` come before it."""
+SCALARS = "watch"  # the group of these scalars, in TensorBoard after `train` and `val`
 
 
 class HeadWatch(StepCallback):

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from headscope.terminal import printable
 
 REFRESH_SECONDS = 0.25
-LINES = 20
-"""Approximate number of plain progress lines per run, without the lines for validations."""
+LINES = 20  # per run, about, without those for validations
 
 
 class ProgressReport(ProgressBar):

@@ -50,8 +50,7 @@ class Samples(Callback):
 
 
 def first_words(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
-    """The first words of a text, or where words are not separated by spaces, its first characters.
-    They begin a sample that one can read."""
+    """The first words of a text, or if they are not separated by spaces, its first characters."""
     text = tokenizer.decode(first_passage(tokens, 32)).rstrip("\N{REPLACEMENT CHARACTER}")[:32]
     words = [word.span() for word in re.finditer(r"\S+", text)]
     words = words[text[:1].islower() and len(words) > 3 :]  # half a word: one text was split in two

@@ -109,8 +109,7 @@ class CheckpointSaver(Checkpoint):
         self.signals.restore()
 
     def _stop_if_requested(self) -> None:
-        """Raises Interrupted if one of the processes has received a signal. Every process calls
-        this at the same points and gets the same result, so that all of them stop."""
+        """Raises Interrupted in every process if one of them has received a signal."""
         (number,) = self._largest(self.signals.requested)
         if number:
             raise Interrupted(number)
@@ -136,9 +135,8 @@ class CheckpointSaver(Checkpoint):
                         os.fsync(log.fileno())
                         self.logged[newest.name[EVENT_TIME:]] = [log.tell(), trainer.global_step]
             if best:
-                # Save the best checkpoint first. If the process is killed between the two saves, a
-                # resumed run repeats the steps since the old last.safetensors, and saves the same
-                # best.safetensors again.
+                # If the process is killed between the two saves, a resumed run repeats the steps
+                # since the old last.safetensors, and saves the same best.safetensors again.
                 trainer.save_checkpoint(best_file, weights_only=False)
                 if trainer.is_global_zero:
                     copy_checkpoint(best_file, last)

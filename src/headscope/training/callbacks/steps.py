@@ -14,12 +14,8 @@ from headscope.training.module import LanguageModel
 
 class StepCallback(Callback, ABC):
     """Calls `on_due_step` after every training step for which `due(step)` is true, and before
-    training if `due(0)` is true.
-
-    The training timer is paused during the call. `on_due_step` must not change the model or use the
-    global random number generators, so that training is the same with and without this callback.
-    `seconds` is the total time of all calls of `on_due_step`.
-    """
+    training if `due(0)` is true. The training timer is paused meanwhile, and `seconds` is the total
+    time. `on_due_step` must not change the model or use the global random number generators."""
 
     seconds = 0.0
     planned: Collection[int] = ()
