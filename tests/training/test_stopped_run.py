@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 import pytest
 import torch
@@ -60,7 +61,8 @@ def test_a_stopped_run_equals_an_uninterrupted_one(
             said = script("train", *given)
         assert said.code == 128 + number, said.err
         assert f"{signal.Signals(number).name}: finishing the current step" in said.err
-        assert f"To continue: python {ROOT}/scripts/train.py resume=outputs/run" in said.out
+        command = f"python {quote(str(ROOT / 'scripts' / 'train.py'))} resume=outputs/run"
+        assert f"To continue: {command}" in said.out
         assert "Traceback" not in said.err
         after = step + (method == "training_step")
         assert opened("outputs/run/checkpoints/last.safetensors")["step"] == after

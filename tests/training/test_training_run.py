@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from checkpoint_files import opened
@@ -46,10 +47,8 @@ def test_train_evaluate_sample_and_start_from_its_weights(script: Script, speech
     assert f"{run}/checkpoints/best.safetensors" in said.out
     assert said.out.count("tensorboard --logdir outputs") == 2
     assert said.out.count("http://localhost:6006/#headscope") == 2
-    assert (
-        f"python {ROOT}/scripts/analyze.py checkpoint={run}/checkpoints/best.safetensors"
-        in said.out
-    )
+    analyze = quote(str(ROOT / "scripts" / "analyze.py"))
+    assert f"python {analyze} checkpoint={run}/checkpoints/best.safetensors" in said.out
 
     # All expected entries are in TensorBoard.
     log = events(str(run))
