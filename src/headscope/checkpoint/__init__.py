@@ -1,5 +1,5 @@
 """Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
-file."""
+file. The imports name what this package exports (`import read as read`, PEP 484)."""
 
 from headscope.checkpoint.building import build_model as build_model
 from headscope.checkpoint.building import build_model_for as build_model_for

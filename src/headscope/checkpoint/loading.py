@@ -1,7 +1,6 @@
 """Loads the model, the tokenizer and the configuration from a checkpoint file, without Lightning.
 The file of a stranger cannot run code: it can only name parts of headscope."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.checkpoint.building import build_model_for
 from headscope.checkpoint.file import Stored, read
-from headscope.checkpoint.finding import pick_device
+from headscope.checkpoint.finding import pick_device, warn
 from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
@@ -23,7 +22,6 @@ from headscope.nn import GPT
 from headscope.nn.capture import attention_weights_and_scores
 from headscope.nn.checks import token_ids
 from headscope.nn.loss import Answers, counted_targets
-from headscope.terminal import printable
 
 
 @dataclass(frozen=True)
@@ -201,7 +199,7 @@ def stored_corpus(loaded: Checkpoint) -> Corpus:
         problem = "the text that this model was trained on is unknown, because it was imported"
         raise UserError(f"{problem}: name one with data.path=, or for analyze with text=")
     for line in sources(loaded.config.data, "data"):
-        print(printable(line), file=sys.stderr)
+        warn(line)
     try:
         return build_part(loaded.config.data, "data")
     except UserError as error:
