@@ -9,14 +9,13 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.three_seeds import SEEDS, Row, main
-from headscope import checkpoint
 from headscope.analysis.circuits import compositions, random_composition
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
-from headscope.conversion.loaded import Loaded
 from headscope.data.windows import spread_windows
 from headscope.evaluation import validation_text
 from headscope.nn.loss import next_token_loss
+from headscope.trained import TrainedModel
 
 WINDOWS = 64
 DRAWN = {
@@ -30,10 +29,10 @@ DRAWN = {
 }
 
 
-def measured(steps: list[Loaded]) -> list[Row]:
+def measured(steps: list[TrainedModel]) -> list[Row]:
     """A row for each kept step of a run. The induction head has the largest induction of the last
     layer at the last step, and the other head attends most to the previous token then."""
-    text = validation_text(checkpoint.stored_corpus(steps[-1]), steps[-1].tokenizer)
+    text = validation_text(steps[-1].corpus(), steps[-1].tokenizer)
     windows = spread_windows(text.tokens, windows=WINDOWS, length=steps[-1].model.block_size)
     every = [measure_heads(loaded.model, windows).metrics for loaded in steps]
     copier = int(every[-1]["induction"][-1].argmax())

@@ -70,7 +70,7 @@ def models(folder: Path) -> dict[str, str]:
 
 def actions(address: str) -> Iterator[tuple[str, Callable[[int], Any]]]:
     """Each action of the page, as the requests that it makes in round n."""
-    shown = {"attention": [0], "thumbnails": True}
+    shown = {"layers": [0]}
 
     def text(n: int) -> list[int]:
         return [(n + at * 7) % 250 for at in range(TOKENS)]
@@ -80,7 +80,7 @@ def actions(address: str) -> Iterator[tuple[str, Callable[[int], Any]]]:
             post(address, "read", tokens=text(n), zero=zero, **shown)
 
     yield "type a character", lambda n: post(address, "read", tokens=text(n), **shown)
-    yield "select a token", lambda n: post(address, "read", tokens=text(0), position=n, head="L0H0")
+    yield "select a token", lambda n: post(address, "read", tokens=text(0), position=n, **shown)
     yield "switch a head off", switch
     yield "write 20 tokens", lambda n: post(address, "write", tokens=text(n), max_new_tokens=20)
     copy = [{"head": "L1H1", "position": 3}]
@@ -140,7 +140,7 @@ def many_clients(folder: Path) -> None:
                 began = time.perf_counter()
                 try:
                     tokens = [(number + turn + at) % 250 for at in range(TOKENS)]
-                    post(address, "read", tokens=tokens, attention=[0], thumbnails=True)
+                    post(address, "read", tokens=tokens, layers=[0])
                 except OSError as error:
                     failed[str(error)] += 1
                 times.append(1000 * (time.perf_counter() - began))
@@ -195,10 +195,8 @@ USUAL: dict[str, list[Any]] = {
     "half": [[], ["L3H3"]],
     "position": [-1, 0],
     "target": [0, 8191],
-    "head": ["L0H0"],
     "also": [[], [1, 2]],
-    "attention": [[], [0], [0, 1, 2, 3], [0] * 1000],
-    "thumbnails": [True, False],
+    "layers": [[], [0], [0, 1, 2, 3], [0] * 1000],
     "temperature": [0, 0.8, 1e-300, 1e300],
     "top_k": [1, 10, 10**9, None],
     "top_p": [0.5, 1, None],
@@ -227,8 +225,8 @@ ODD: list[Any] = [
 ]
 KEYS = {
     "open": ["model"],
-    "read": ["model", "zero", "mean", "half", "position", "target", "head", "also", "attention",
-             "thumbnails", "temperature", "top_k", "top_p"],
+    "read": ["model", "zero", "mean", "half", "position", "target", "also", "layers", "temperature",
+             "top_k", "top_p"],
     "write": ["zero", "mean", "half", "temperature", "top_k", "top_p", "seed"],
     "patch": ["zero", "mean", "copies", "every_head"],
     "export": ["zero", "mean", "half", "position", "target", "against"],

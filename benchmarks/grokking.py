@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from benchmarks.three_seeds import SEEDS, Row, accuracy, main
-from headscope.conversion.loaded import Loaded
 from headscope.data.tasks import SYMBOLS
+from headscope.trained import TrainedModel
 
 POWER = 0.9
 spectra: list[Tensor] = []  # of the last model of each seed
 
 
-def fourier_power(loaded: Loaded) -> Tensor:
+def fourier_power(loaded: TrainedModel) -> Tensor:
     """The power of each frequency 1, ..., (p - 1) / 2 in the embedding of the numbers 0 to p - 1,
     as a share of their sum (Nanda 2023, section 4.1)."""
     data: Any = loaded.config.data
@@ -29,7 +29,7 @@ def fourier_power(loaded: Loaded) -> Tensor:
     return power / power.sum()
 
 
-def measured(steps: list[Loaded]) -> list[Row]:
+def measured(steps: list[TrainedModel]) -> list[Row]:
     rows = []
     for loaded in steps:
         row: Row = {"step": loaded.step}

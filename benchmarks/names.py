@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from benchmarks.three_seeds import SEEDS, Row, accuracy, main
 from headscope.analysis.circuits import copying_scores
-from headscope.conversion.loaded import Loaded
+from headscope.trained import TrainedModel
 
 
-def measured(steps: list[Loaded]) -> list[Row]:
+def measured(steps: list[TrainedModel]) -> list[Row]:
     """A row for each kept step of a run. The heads are sorted by their copying scores."""
     rows = []
     for loaded in steps:

@@ -54,9 +54,9 @@ def induction(run: Path) -> None:
             frames.append(browser.get_screenshot_as_png())
         open_tab(browser, address, metric="previous", step=first["step"], head=f"L{layer}H{head}")
         browser.save_screenshot(str(DOCS / "question_2.png"))
-        last = headers[-1]["predictions"]["next"]
+        *last, _ = headers[-1]["next"]  # nothing follows the last token
         token = max(range(len(last)), key=lambda each: last[each])
-        learned = next(each for each in headers if each["predictions"]["next"][token] >= 0.5)
+        learned = next(each for each in headers if each["next"][token] >= 0.5)
         open_tab(browser, address, token=token, step=learned["step"])
         painted(browser, 'document.querySelector(".heads .row").click()')
         browser.save_screenshot(str(DOCS / "next_token.png"))

@@ -7,12 +7,13 @@ models. Their queries are scaled, so that attention is not uniform.
 
 import json
 
+import numpy as np
 import torch
 
 from headscope.analysis.head_statistics import measure_heads
-from headscope.analysis.predictions import predictions
+from headscope.analysis.reading import Reading
 from headscope.analysis.snapshots import snapshot_of
-from headscope.analysis.trace import trace
+from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
 from headscope.viewer.snapshot import tokens_within
 
@@ -26,6 +27,21 @@ SHAPES = {
 """Layers, heads, width, tokens of the text, and tokens in the vocabulary."""
 
 
+class Numbered(Tokenizer):
+    """The tokens have the labels token0, token1, ..."""
+
+    end_of_text = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def encode(self, text: str) -> np.ndarray:
+        raise NotImplementedError
+
+    def token_bytes(self, token: int) -> bytes:
+        return f"token{token}".encode()
+
+
 def size_of(layers: int, heads: int, width: int, length: int, vocabulary: int) -> dict[str, int]:
     torch.manual_seed(1)
     model = GPT(
@@ -37,26 +53,21 @@ def size_of(layers: int, heads: int, width: int, length: int, vocabulary: int) -
     ).eval()
     for layer in model.attentions:
         layer.projections()[0].mul_(20)
-    labels = [f"token{number}" for number in range(vocabulary)]
+    tokenizer = Numbered(vocabulary)
+    labels = tokenizer.vocabulary_labels()
     kept = tokens_within(LIMIT, layers=layers, heads=heads, tokens=length, vocabulary=labels)
     tokens = torch.randint(vocabulary, (kept,))
-    found = trace(model, tokens)
-    parts = snapshot_of(
-        found.attention,
-        measure_heads(model, tokens[None]),
-        step=0,
-        labels=[labels[token] for token in tokens],
-        text_tokens=length,
-        predictions=predictions(model, found, labels),
-    )
-    every, maps = sum(map(len, parts)), sum(map(len, parts[1 : layers + 2]))
+    reading = Reading(model, tokens, tokenizer)
+    found = snapshot_of(reading, measure_heads(model, tokens[None]), text_tokens=length)
+    parts = [len(part) for part in found.blobs()]  # the header, the thumbnails, the weights, ...
+    every, maps = sum(parts), sum(parts[1 : layers + 2])
     return {
         "tokens": length,
         "tokens_shown": kept,
         "vocabulary": vocabulary,
         "kilobytes": every // 1000,
         "kilobytes_of_attention": maps // 1000,
-        "kilobytes_of_predictions": sum(map(len, parts[layers + 2 :])) // 1000,
+        "kilobytes_of_predictions": sum(parts[layers + 2 :]) // 1000,
     }
 
 

@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 7
 RUN = "outputs/start"
 STEP = ["trainer.max_steps=1", "trainer.final_validation=part", f"hydra.run.dir={RUN}"]
-ATTENTION = f"import headscope; headscope.load({RUN!r}).attention('My fellow citizens')"
+ATTENTION = f"import headscope; headscope.load({RUN!r}).read('My fellow citizens').attention"
 PROGRAMS = {
     "python -c 'import torch'": ["-c", "import torch"],
     "python -c 'import lightning.pytorch'": ["-c", "import lightning.pytorch"],
     "headscope --help": ["-m", "headscope", "--help"],
     "headscope train --help": ["-m", "headscope", "train", "--help"],
-    "headscope.load(run).attention(text)": ["-c", ATTENTION],
+    "headscope.load(run).read(text)": ["-c", ATTENTION],
     "headscope sample max_new_tokens=1": ["-m", "headscope", "sample", "max_new_tokens=1"],
     "headscope train, one step": ["-m", "headscope", "train", *STEP],
 }

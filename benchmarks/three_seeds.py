@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import headscope
 from headscope.config.parts import build_part
-from headscope.conversion.loaded import Loaded
+from headscope.trained import TrainedModel
 
 TRAIN = Path(__file__).resolve().parents[1] / "scripts" / "train.py"
 SEEDS = (1, 2, 3)
@@ -25,7 +25,7 @@ Row = dict[str, float]
 
 def main(
     experiment: str,
-    measure: Callable[[list[Loaded]], list[Row]],
+    measure: Callable[[list[TrainedModel]], list[Row]],
     picture: Callable[[list[list[Row]]], Figure],
     *,
     own_words: Sequence[str] = (),
@@ -42,7 +42,7 @@ def main(
 
 
 def measured_runs(
-    experiment: str, words: Sequence[str], measure: Callable[[list[Loaded]], list[Row]]
+    experiment: str, words: Sequence[str], measure: Callable[[list[TrainedModel]], list[Row]]
 ) -> list[list[Row]]:
     """Trains `experiment` once for each seed, with the overrides `words`. `measure` maps the kept
     checkpoints of a run to a row each. The last row also gets the seconds of training."""
@@ -80,7 +80,7 @@ def print_rows(runs: list[list[Row]], *, only_last: bool, digits: int) -> None:
 
 
 @torch.no_grad()
-def accuracy(loaded: Loaded, split: str) -> float:
+def accuracy(loaded: TrainedModel, split: str) -> float:
     """The share of the texts of a split whose last token is the most likely one."""
     tokenizer = loaded.tokenizer
     texts = [

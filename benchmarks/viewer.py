@@ -15,7 +15,7 @@ from benchmarks import runner
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
 from benchmarks.runner import Figures, Request, Result
 from headscope.tensorboard.snapshot_events import event_file
-from headscope.viewer.snapshot import snapshot_parts
+from headscope.viewer.snapshot import snapshot
 
 OPEN, NEXT_STEP = "headscope: open the tab", "headscope: next step"
 
@@ -86,18 +86,23 @@ def write_run(folder: Path, shape: list[int], steps: int) -> None:
         weights = random.random((layers, heads, tokens, tokens), dtype=np.float32) ** 8
         weights = np.tril(weights) + 1e-3 * np.eye(tokens, dtype=np.float32)  # (L, H, T, T)
         scores = random.random(layers * heads).tolist()
-        snapshots[step] = snapshot_parts(
-            weights / weights.sum(axis=-1, keepdims=True),
-            step=step,
-            labels=[f"·word{number}" for number in range(tokens)],
-            text_tokens=tokens,
-            measured_tokens=tokens,
-            names=["previous-token" if score > 0.5 else "mixed" for score in scores],
-            scores=scores,
-            ratios=scores,
-            metrics=dict.fromkeys(metrics, scores),
-            uniform=dict.fromkeys(metrics, 0.1),
-            ends=dict.fromkeys(metrics, (0.0, 1.0)),
-        )
+        header = {
+            "step": step,
+            "labels": [f"·word{number}" for number in range(tokens)],
+            "text_tokens": tokens,
+            "losses": random.random(tokens - 1).tolist(),
+            "switched": [],
+            "measured_tokens": tokens,
+            "measured_on": "random weights",
+            "uncertain": [0] * len(scores),
+            "names": ["previous-token" if score > 0.5 else "mixed" for score in scores],
+            "scores": scores,
+            "ratios": scores,
+            "metrics": dict.fromkeys(metrics, scores),
+            "uniform": dict.fromkeys(metrics, 0.1),
+            "ends": dict.fromkeys(metrics, (0.0, 1.0)),
+        }
+        made = snapshot(header, weights / weights.sum(axis=-1, keepdims=True))
+        snapshots[step] = made.blobs()
     folder.mkdir()
     (folder / "events.out.tfevents.0").write_bytes(event_file(snapshots))

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from headscope import checkpoint
-from headscope.checkpoint import Checkpoint
+from headscope import checkpoint, trained
 from headscope.errors import UserError
 from headscope.evaluation import choose_precision
 from headscope.nn.precision import tf32
+from headscope.trained import TrainedModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
 
@@ -44,7 +44,7 @@ def run_row(run: Path) -> list[str]:
     mfu, kernel = None, "-"
     try:
         device = checkpoint.pick_device("cpu" if peak is None else "cuda")
-        loaded = checkpoint.load(run / "checkpoints" / "last.safetensors", device=device)
+        loaded = trained.load(run / "checkpoints" / "last.safetensors", device=device)
         rate = matrix_rate_in(device, choose_precision("auto", loaded))
         mfu = training_flops(loaded.model) * summary["tokens_per_second"] / rate
         kernel = attention_kernel(loaded)
@@ -62,7 +62,7 @@ def matrix_rate_in(device: torch.device, precision: str) -> float:
         return matrix_rate(device)
 
 
-def attention_kernel(loaded: Checkpoint) -> str:
+def attention_kernel(loaded: TrainedModel) -> str:
     """The scaled_dot_product_attention kernels that are called in a forward pass of training."""
     model, precision = loaded.model.train(), choose_precision("auto", loaded)
     model = model.bfloat16() if precision == "bf16" else model

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from headscope.checkpoint import Checkpoint
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.data.tokenizer import byte
+from headscope.trained import TrainedModel
 
 transformers = pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 
@@ -71,11 +71,11 @@ def edit(file: Path, *, keep_null: bool = False, **changes: Any) -> None:
 
 
 @torch.no_grad()
-def assert_same(ours: Checkpoint, theirs: Any, length: int = 12) -> None:
+def assert_same(ours: TrainedModel, theirs: Any, length: int = 12) -> None:
     """Both give the same logits, to 1e-4, and the same attention weights, to 1e-5."""
     tokens = torch.randint(ROWS, (length,), generator=torch.Generator().manual_seed(1))
     result = theirs(tokens[None], output_attentions=True)
     assert result.logits.std() > 0.1  # the comparison says something
     torch.testing.assert_close(ours.model(tokens[None]), result.logits, atol=1e-4, rtol=0)
     weights = torch.cat(result.attentions)
-    torch.testing.assert_close(ours.attention(tokens.tolist()).weights, weights, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours.read(tokens).attention, weights, atol=1e-5, rtol=0)

@@ -214,8 +214,10 @@ def saved(folder: Path) -> dict[str, Any]:
             for key, value in flat(opened(file)).items()
             if not key.startswith(("training.loops", "config", "tokenizer"))
         }
-        for file in sorted((folder / "checkpoints").iterdir())
+        for file in sorted((folder / "checkpoints").glob("*.safetensors"))
     }
+    heads = folder / "checkpoints" / "heads.json"
+    found["heads"] = heads.read_text() if heads.exists() else None
     found["summary"] = json.loads((folder / "summary.json").read_text())
     return found
 

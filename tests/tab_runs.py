@@ -46,7 +46,8 @@ def made_up_parts(
     weights = causal(random.random((2, 2, len(labels), len(labels))) + 1e-6)
     named = {"names": ["mixed", "previous-token"] * 2, "ratios": [0, 0.25, 0.5, 0.75]}
     scores = made_up_scores(step, seed).flatten().tolist()
-    return snapshot(weights, labels, step, text_tokens=len(labels) + 3, scores=scores, **named)
+    size = len(labels) + 3
+    return snapshot(weights, labels, step, text_tokens=size, scores=scores, **named).blobs()
 
 
 def write_run(

@@ -1,16 +1,13 @@
 """Chinese from end to end: what TensorBoard, the report, the page and the samples say of it."""
 
-import json
 import re
 from functools import partial
 
 import pytest
-import torch
 from checkpoint_files import configuration, content, save
+from viewer_data import Elements
 
 import headscope
-from headscope.analysis.head_statistics import measure_heads
-from headscope.analysis.report.page import page_of, snapshots_of
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import Tokenizer, bpe, byte, char
@@ -41,8 +38,7 @@ def test_labels_while_training(kind, tmp_path):
     corpus = TextFiles(path=str(tmp_path / "text.txt"))
     store = prepare_store(corpus, MAKERS[kind], root=tmp_path / "stores")
     probe = probe_text(store, None, 64)
-    assert len(probe.labels) == len(probe.tokens)
-    assert_every_byte_is_told(probe.labels, store.tokenizer)
+    assert_every_byte_is_told(store.tokenizer.labels(probe.tokens), store.tokenizer)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -50,14 +46,10 @@ def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
     tokenizer = MAKERS[kind]([TEXT])
     save(content(configuration("model.block_size=64"), tokenizer)[0], tmp_path / "a.safetensors")
     loaded = headscope.load(tmp_path / "a.safetensors")
-    reading = loaded.attention(CLAUSE)
+    reading = loaded.read(CLAUSE)
     assert_every_byte_is_told(reading.labels, tokenizer)
     first = {"char": ["多", "言"], "byte": ["多 1/3", "多 2/3"]}
     assert reading.labels[:2] == first.get(kind, reading.labels[:2])
-
-    statistics = measure_heads(loaded.model, torch.tensor([reading.tokens]))
-    snapshots = snapshots_of(reading, len(reading.tokens), [(loaded, statistics)])
-    page = page_of(loaded, snapshots, [None])
-    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
-    [run] = json.loads(data)["runs"]
+    reading.save_html(tmp_path / "page.html")
+    [run] = Elements((tmp_path / "page.html").read_text("utf-8")).data["runs"]
     assert run["history"]["labels"] == reading.labels

@@ -8,7 +8,7 @@ import pytest
 import torch
 from checkpoint_files import configuration, content, save
 
-from headscope import checkpoint
+from headscope import trained
 from headscope.cli.conf import choices_of
 from headscope.data.own_files import TextFiles
 from headscope.evaluation import evaluate, evaluate_lengths, validation_text
@@ -17,7 +17,7 @@ from headscope.nn.loss import next_token_loss
 
 def saved(path, *overrides):
     save(content(configuration(*overrides))[0], path)
-    return checkpoint.load(path)
+    return trained.load(path)
 
 
 def text_of(speeches, loaded, size):
@@ -31,7 +31,7 @@ def test_the_loss_is_that_of_every_token_in_windows_of_that_length(tmp_path, spe
     loaded = saved(tmp_path / "a.safetensors", "model/position=alibi")
     text = text_of(speeches, loaded, 203)
     [found] = evaluate_lengths(loaded, text, batch_size=3, block_sizes=[size])
-    model = checkpoint.with_block_size(loaded, 20)
+    model = loaded.with_block_size(20)
     nats = 0.0
     for start in range(0, 202, size):
         window = torch.tensor(text.tokens[start : start + size + 1].astype("int64"))[None]
@@ -56,7 +56,7 @@ def test_a_position_reaches_further_or_says_why_not(tmp_path, speeches, position
         assert "block_size=8" in far["not_possible"]
     else:
         assert far["tokens"] == 499
-        longer = checkpoint.with_block_size(loaded, 16)
+        longer = loaded.with_block_size(16)
         tokens = torch.arange(8)[None]
         torch.testing.assert_close(longer(tokens), loaded.model(tokens))
 

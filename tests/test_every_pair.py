@@ -11,7 +11,7 @@ from choices import EACH, PAIRS, slow_unless
 from composing import training_config
 from rich.console import Console
 
-from headscope import checkpoint
+from headscope import trained
 from headscope.cli.texts import quote
 from headscope.generation import generate_tokens
 from headscope.stop import Interrupted
@@ -87,7 +87,7 @@ def test_it_is_trained_loaded_and_sampled_from_and_resumed_bit_for_bit(start, mo
     run = start("whole", *choices)
     fresh = copy.deepcopy(run.model).eval()
     assert fit(run)["steps"] == 4
-    loaded = checkpoint.load(last(run))
+    loaded = trained.load(last(run))
     tokens = torch.arange(8)[None]
     logits = loaded.model(tokens)
     assert torch.equal(logits, run.model.eval()(tokens))

@@ -8,7 +8,7 @@ import torch
 from running import Script, events, snapshot_headers
 
 import headscope
-from headscope.nn.capture import attention_weights
+from headscope.nn.capture import capture
 
 RECIPE = [
     *("model/position=rotary", "model.layers=2", "model.block_size=32", "model.embed_dim=64"),
@@ -51,7 +51,7 @@ def test_a_head_becomes_a_previous_token_head_and_its_metrics_tell(script: Scrip
     loaded = headscope.load(run)
     generator = torch.Generator().manual_seed(5)
     noise = torch.randint(loaded.tokenizer.vocab_size, (64, 32), generator=generator)
-    weights = attention_weights(loaded.model, noise)[..., 2:, :]  # (L, N, H, T - 2, T)
+    weights = capture(loaded.model, noise).attention[..., 2:, :]  # (L, N, H, T - 2, T)
     looks_back = weights.argmax(dim=-1) == torch.arange(1, 31)
     share = looks_back.float().mean(dim=(1, 3))  # (L, H)
     assert share[layer, head] == share.max()

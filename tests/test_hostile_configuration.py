@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import SMALL
 
-from headscope import checkpoint
+from headscope import trained
 from headscope.config.parse import parse
 from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
@@ -107,7 +107,7 @@ def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
     except UserError:
         parsed = None
     with suppress(UserError):
-        checkpoint.load(file)
+        trained.load(file)
     assert touched == []
     if parsed is not None:
         kept = asdict(parsed)

@@ -19,7 +19,7 @@ from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.pictures import position as position_pictures
 from headscope.nn import GPT, attention_variants, dot_product, make_cache
-from headscope.nn.capture import attention_weights_and_scores
+from headscope.nn.capture import capture
 from headscope.training.muon import Muon
 from headscope.training.objective import Objective
 
@@ -64,7 +64,7 @@ def test_sampling_and_attention_metrics_stay_on_their_device(pair: tuple[str, st
     cache = make_cache(model, 2)
     for length in (3, 1, 2):
         assert model.next_logits(tokens_on_gpu(length), cache).device == GPU
-    weights, _ = attention_weights_and_scores(model, tokens_on_gpu(7))
+    weights = capture(model, tokens_on_gpu(7)).attention
     assert {metric.device for metric in head_metrics(weights).values()} == {GPU}
     texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
     for replace_by in ("zero", "mean"):

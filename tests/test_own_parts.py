@@ -117,7 +117,7 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     said = script("train", *TRAIN, *WINDOW, RUN)
     assert said.code == 0, said.err
     assert re.search(f"sample.py'? checkpoint={run}/checkpoints/best.safetensors {file}", said.out)
-    weights = headscope.load(run).attention(list(range(10))).weights  # named in this process
+    weights = headscope.load(run).read(range(10)).attention  # named in this process
     distance = torch.arange(10)[:, None] - torch.arange(10)
     assert ((weights > 0) == ((distance >= 0) & (distance < 3))).all()
 
@@ -145,7 +145,7 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     assert script("sample", f"checkpoint={run}", elsewhere, "max_new_tokens=3").code == 0
     forget()
     given = headscope.load(run, parts=["elsewhere/my_attention.py"])
-    assert torch.equal(given.attention(list(range(10))).weights, weights)
+    assert torch.equal(given.read(range(10)).attention, weights)
     forget()
     said = script("train", f"resume={run}", elsewhere, *more)
     assert said.code == 0, said.err

@@ -14,11 +14,14 @@ from headscope.viewer.page import attention_page
 
 
 def test_the_demo_has_the_current_viewer_and_is_small() -> None:
-    """To update it: python -m benchmarks.demo"""
+    """To update it: python -m benchmarks.demo, or python -m benchmarks.docs demo if the format of
+    its data has changed."""
     page = DEMO.read_text("utf-8")
     data = data_of(page)
     assert page == attention_page(**data)
-    assert len(data["runs"][0]["history"]["steps"]) >= 10
+    steps = data["runs"][0]["history"]["steps"]
+    assert len(steps) >= 10
+    assert all("layout" in step for step in steps)
     assert len(page) < 1.5 * 2**20
 
 
@@ -62,7 +65,7 @@ def test_the_reference_has_every_part_with_its_signature(site: Path) -> None:
         *("Tokenizer", "Corpus", "Schedule", "adamw"),
         *(f"nn.{name}" for name in headscope.nn.__all__),
     ]
-    public += [f"conversion.loaded.Loaded.{name}" for name in ("attention", "generate", "logits")]
+    public += [f"TrainedModel.{name}" for name in ("read", "generate", "logits")]
     assert [name for name in public if f'id="headscope.{name}"' not in page] == []
     assert {"qk_norm", "tied_head", "max_new_tokens"} <= {*re.findall(r'"n">(\w+)</span>', page)}
 

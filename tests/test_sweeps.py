@@ -13,7 +13,7 @@ import pytest
 from many_processes import SCRIPT, SECONDS, TINY, end, start
 from running import Said, Script, until
 
-from headscope.checkpoint import load
+from headscope.trained import load
 from headscope.training.run_folder import is_run
 
 FOLDER = Path("outputs/sweep")

@@ -38,9 +38,9 @@ for module in pkgutil.walk_packages(headscope.__path__, "headscope."):
         importlib.import_module(module.name)
 
 loaded = headscope.load("model.safetensors")
-reading = loaded.attention("To be, or")
-assert head_metrics(reading.weights)["entropy"].shape == (2, 4)
-attention_maps(reading.weights[0], reading.labels, title="Layer 0").savefig("layer_0.png")
+reading = loaded.read("To be, or")
+assert head_metrics(reading.attention)["entropy"].shape == (2, 4)
+attention_maps(reading.attention[0], reading.labels, title="Layer 0").savefig("layer_0.png")
 write_report(
     ReportInput.of_text(loaded, "To be, or"), Path("report"), thresholds=Thresholds(), track=iter
 )

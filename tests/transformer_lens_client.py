@@ -62,18 +62,16 @@ def written(bridge, ours: dict, loaded) -> dict:
     """The largest differences from what the heads write in headscope, from our logit lens and from
     our direct logit attribution of token 5 after the last token."""
     _, cache = bridge.run_with_cache(ours["tokens"])
-    trace = loaded.trace(ours["text"])
+    reading = loaded.read(ours["text"])
     heads = cache.stack_head_results(layer=-1)  # (L H, B, T, C)
     stream = cache.accumulated_resid(layer=-1, incl_mid=False)
     lens, cap = bridge.unembed(bridge.ln_final(stream))[:, 0], loaded.model.logit_cap
     found = {
-        "heads": difference(heads[:, 0], trace.heads.flatten(0, 1)),
-        "lens": difference(
-            lens if cap is None else cap * (lens / cap).tanh(), loaded.lens(ours["text"])
-        ),
+        "heads": difference(heads[:, 0], reading.heads.flatten(0, 1)),
+        "lens": difference(lens if cap is None else cap * (lens / cap).tanh(), reading.lens),
     }
     if loaded.model.blocks[0].feed_forward is not None:  # without norms it finds no scale
-        shares = loaded.attribution(ours["text"], token=5)
+        shares = reading.attribution(token=5)
         of_heads = torch.tensor([share for name, share in shares.items() if "H" in name])
         # Its logit_attrs does the same without the gain, which it expects in other weights.
         gain, scaled = loaded.model.norm.weight, cache.apply_ln_to_stack(heads, layer=-1)[:, 0, -1]

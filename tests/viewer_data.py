@@ -5,6 +5,7 @@ Shapes: L layers, H heads per layer, T tokens.
 """
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from headscope.analysis.head_types import head_types
 from headscope.analysis.metrics import colour_ends, head_metrics, uniform
+from headscope.viewer import snapshot as module
 from headscope.viewer.history import history, read_header
-from headscope.viewer.predictions import Predictions
-from headscope.viewer.snapshot import snapshot_parts
+from headscope.viewer.snapshot import Predictions, Snapshot, json_numbers
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -55,11 +56,40 @@ def snapshot(
     weights: NDArray[np.float64],
     labels: Sequence[str],
     step: int,
+    *,
+    predictions: Predictions | None = None,
+    vocabulary: Sequence[str] = (),
+    exact: Sequence[int] | None = None,
     **others: Any,
-) -> list[bytes]:
-    """The parts of a snapshot. `others` replace what is `measured`."""
-    given = measured(weights) | others
-    return snapshot_parts(weights.astype(np.float32), step=step, labels=labels, **given)
+) -> Snapshot:
+    """A snapshot. `vocabulary` has the labels of the tokens in `predictions`, and `others` replace
+    what is `measured`."""
+    header = measured(weights) | {"step": step, "labels": labels} | others
+    shown = weights.astype(np.float32)
+    return module.snapshot(header, shown, predictions, vocabulary.__getitem__, exact)
+
+
+def decoded(header: Mapping[str, Any], parts: Sequence[bytes | None]) -> dict[str, Any]:
+    """The arrays of a snapshot by kind, for each part of this kind a dictionary by name, as the
+    header says."""
+    waiting, found = iter(parts), {}
+    for kind in header["parts"]:
+        found[kind["name"]] = [
+            part and arrays_of(zlib.decompress(part), kind["arrays"])
+            for part in (next(waiting) for _ in range(kind["count"]))
+        ]
+    assert next(waiting, None) is None
+    return found
+
+
+def arrays_of(data: bytes, described: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    found, at = {}, 0
+    for name, dtype, shape in described:
+        count = int(np.prod(shape))
+        found[name] = np.frombuffer(data, f"<{dtype}", count, at).reshape(shape)
+        at += found[name].nbytes
+    assert at == len(data)
+    return found
 
 
 def uniform_metrics(tokens: int, *, causal: bool = True) -> dict[str, float]:
@@ -70,17 +100,21 @@ def uniform_metrics(tokens: int, *, causal: bool = True) -> dict[str, float]:
 
 
 def measured(weights: NDArray[np.float64]) -> dict[str, Any]:
-    """Arguments of `snapshot_parts`: the metrics and the names of the heads."""
+    """Entries of a header: the metrics and the names of the heads."""
     tokens = weights.shape[-1]
     metrics, uniform = head_metrics(torch.from_numpy(weights)), uniform_metrics(tokens)
     heads = head_types(metrics, uniform)
     return {
         "text_tokens": tokens,
+        "losses": json_numbers(np.linspace(1, 9, tokens - 1)),
+        "switched": [],
         "measured_tokens": tokens,
+        "measured_on": "the validation split",
         "names": [head.label for head in heads],
-        "scores": [head.score for head in heads],
-        "ratios": [head.ratio for head in heads],
-        "metrics": {name: values.flatten().tolist() for name, values in metrics.items()},
+        "uncertain": [0] * len(heads),
+        "scores": json_numbers([head.score for head in heads]),
+        "ratios": json_numbers([head.ratio for head in heads]),
+        "metrics": {name: json_numbers(each.flatten().tolist()) for name, each in metrics.items()},
         "uniform": uniform,
         "ends": {name: colour_ends(name, tokens) for name in metrics},
     }
@@ -107,37 +141,40 @@ def run(
     for step in steps:
         others["predictions"] = predicted(step)
         made = snapshot(weights_at(step, steps[-1], last_weights), labels, step, **others)
-        headers.append(read_header(made[0]))
-        keys.append([f"{name}/{step}/{number}" for number in range(1, len(made))])
-        parts |= dict(zip(keys[-1], made[1:], strict=True))
+        headers.append(read_header(made.blobs()[0]))
+        keys.append([f"{name}/{step}/{number}" for number in range(len(made.parts))])
+        parts |= {key: part for key, part in zip(keys[-1], made.parts, strict=True) if part}
     losses = [2.5 + 5.5 * 0.99**step for step in steps]
     curve = {"name": "train/loss", "steps": list(steps), "values": losses}
     return {"name": name, "text": text, "history": history(headers, keys, curve), "parts": parts}
 
 
 def predictions(
-    layers: int, heads: int, tokens: int, labels: Sequence[str], *, listed: int = 5, seed: int = 0
+    layers: int, heads: int, tokens: int, vocabulary: int, *, listed: int = 5, seed: int = 0
 ) -> Predictions:
-    """Random predictions, with a vocabulary of these `labels`."""
+    """Random predictions at all positions, with this number of tokens in the vocabulary. The
+    targets follow, except that of the last position."""
     random = np.random.default_rng(seed)
 
     def tokens_of(*shape: int) -> NDArray[np.int64]:
         places = np.ndindex(*shape)
-        rows = [random.permutation(len(labels))[:listed] for _ in places]
+        rows = [random.permutation(vocabulary)[:listed] for _ in places]
         return np.array(rows).reshape(*shape, listed)
 
     def falling(*shape: int) -> NDArray[np.float32]:
         return -np.sort(-random.random((*shape, listed))).astype(np.float32) / listed
 
     return Predictions(
-        tokens=random.integers(len(labels), size=tokens),
-        lens_tokens=tokens_of(layers + 1, tokens),
-        lens_probabilities=falling(layers + 1, tokens),
-        next_probabilities=random.random((layers + 1, tokens - 1)).astype(np.float32),
-        next_pushes=random.normal(size=(layers, heads, tokens - 1)).astype(np.float32),
-        push_tokens=tokens_of(layers, heads, tokens),
-        push_values=4 * falling(layers, heads, tokens),
-        labels=labels,
+        positions=range(tokens),
+        targets=random.integers(vocabulary, size=tokens),
+        follows=np.arange(tokens) + 1 < tokens,
+        tokens=tokens_of(layers + 1, tokens),
+        probabilities=falling(layers + 1, tokens),
+        target_probabilities=random.random((layers + 1, tokens)).astype(np.float32),
+        target_pushes=random.normal(size=(layers, heads, tokens)).astype(np.float32),
+        raised={
+            layer: (tokens_of(heads, tokens), 4 * falling(heads, tokens)) for layer in range(layers)
+        },
     )
 
 

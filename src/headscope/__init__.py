@@ -1,15 +1,14 @@
 """headscope: train a small GPT and see what its attention heads do."""
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headscope.analysis.head_types import Thresholds as Thresholds
     from headscope.cli.python import TrainResult as TrainResult
     from headscope.cli.python import train as train
-    from headscope.conversion.loaded import Loaded
+    from headscope.conversion.export import export_huggingface as export_huggingface
     from headscope.data.corpus import Corpus as Corpus
     from headscope.data.corpus import Document as Document
     from headscope.data.module import TokenDataModule as TokenDataModule
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from headscope.data.tokenizer import Tokenizer as Tokenizer
     from headscope.errors import UserError as UserError
     from headscope.nn import *  # noqa: F403
+    from headscope.trained import TrainedModel as TrainedModel
     from headscope.training.callbacks.attention import AttentionLog as AttentionLog
     from headscope.training.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from headscope.training.callbacks.heads import HeadWatch as HeadWatch
@@ -49,6 +49,8 @@ MODULES = {
     "data.repeats": "Repeats",
     "data.tasks": "Modular Names",
     "analysis.head_types": "Thresholds",
+    "trained": "TrainedModel",
+    "conversion.export": "export_huggingface",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",
     "training.module": "LanguageModel",
@@ -82,11 +84,11 @@ def __dir__() -> list[str]:
 
 
 def load(
-    path: "str | Path | None" = None,
+    path: str | Path | None = None,
     *,
     device: str = "cpu",
-    parts: "str | Path | list[str] | None" = None,
-) -> "Loaded":
+    parts: str | Path | list[str] | None = None,
+) -> "TrainedModel":
     """Loads a model with its tokenizer.
 
     `path` is a checkpoint file, a run folder, or the folder of a Hugging Face model, which the
@@ -98,8 +100,15 @@ def load(
     transformers or the device are missing, or if headscope does not compute the same logits as the
     Hugging Face model.
     """
+    from headscope import checkpoint, trained
     from headscope.config.own_parts import load_parts
-    from headscope.conversion.loaded import load
+    from headscope.conversion.folder import is_model_folder, load_folder
 
     load_parts(parts if parts is None or isinstance(parts, list) else str(parts))
-    return load(path, device=device)
+    if path is None or not is_model_folder(Path(path)):
+        found = checkpoint.find(None if path is None else str(path))
+        return trained.load(found, device=device)
+    chosen = checkpoint.pick_device(str(device))
+    loaded = load_folder(Path(path))
+    loaded.model.to(chosen)
+    return loaded

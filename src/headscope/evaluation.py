@@ -3,13 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from headscope import checkpoint
-from headscope.checkpoint import Checkpoint
 from headscope.data.corpus import Corpus
 from headscope.data.encode import answers_of, encode_validation, text_per_token_byte
 from headscope.data.tokenizer import Tokenizer
@@ -19,6 +17,9 @@ from headscope.nn import GPT
 from headscope.nn.checks import check_finite
 from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets, next_token_loss
 from headscope.nn.precision import in_precision, supports_bf16, tf32
+
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
 """Maps each precision of a training run to the corresponding precision of the evaluation."""
 
 
-def choose_precision(precision: str, loaded: Checkpoint) -> str:
+def choose_precision(precision: str, loaded: "TrainedModel") -> str:
     """Replaces `auto` by a precision for this checkpoint. Returns any other `precision` unchanged.
 
     `auto` becomes the precision in which the run computed its own validation loss, or fp32 if the
@@ -110,7 +111,7 @@ def evaluate(
 
 
 def evaluate_lengths(
-    loaded: Checkpoint,
+    loaded: "TrainedModel",
     text: ValidationText,
     *,
     batch_size: int,
@@ -127,7 +128,7 @@ def evaluate_lengths(
     results = []
     for size in block_sizes:
         try:
-            model = checkpoint.with_block_size(loaded, max(size, loaded.model.block_size))
+            model = loaded.with_block_size(max(size, loaded.model.block_size))
             metrics = evaluate(
                 model, text, batch_size=batch_size, block_size=size, precision=precision
             )

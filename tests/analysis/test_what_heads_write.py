@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conversion.models import CHOICES, saved
 from refusals import refused
 from torch import nn
@@ -12,8 +13,7 @@ from torch import nn
 import headscope
 from headscope.analysis import predictions as module
 from headscope.analysis.head_statistics import measure_heads
-from headscope.analysis.predictions import predictions
-from headscope.nn.capture import attention_weights
+from headscope.nn.capture import capture
 
 TEXT = "We the p"
 
@@ -69,17 +69,20 @@ def close(found, expected, tolerance=1e-5):
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_a_trace_has_what_every_part_adds(loaded):
-    model, tokens, trace = loaded.model, tokens_of(loaded), loaded.trace(TEXT)
-    close(trace.logits, model(tokens)[0])
-    close(trace.attention, attention_weights(model, tokens)[:, 0])
-    close(trace.residual, torch.stack(block_inputs(model, tokens)))
+def test_a_reading_has_what_every_part_adds(loaded):
+    model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
+    close(reading.logits, model(tokens)[0])
+    close(reading.losses, F.cross_entropy(reading.logits[:-1], tokens[0, 1:], reduction="none"))
+    assert reading.loss() == pytest.approx(reading.losses.mean().item())
+    assert reading.loss(3) == pytest.approx(reading.losses[:2].mean().item())
+    close(reading.attention, capture(model, tokens).attention[:, 0])
+    close(reading.residual, torch.stack(block_inputs(model, tokens)))
     for layer, block in enumerate(model.blocks):
         read = []
         handle = block.attention.out_proj.register_forward_pre_hook(
             lambda module, outputs, read=read: read.append(outputs[0])
         )
-        block(trace.residual[layer][None], model.position, mask=model.document_mask(tokens))
+        block(reading.residual[layer][None], model.position, mask=model.document_mask(tokens))
         handle.remove()
         bias = block.attention.out_proj(torch.zeros_like(read[0]))
         for head, outputs in enumerate(
@@ -88,53 +91,60 @@ def test_a_trace_has_what_every_part_adds(loaded):
             alone = torch.zeros_like(read[0]).unflatten(-1, (block.attention.heads, -1))
             alone[:, :, head] = outputs
             written = block.attention.out_proj(alone.flatten(-2)) - bias
-            close(trace.heads[layer, head], written[0])
-        close(trace.rest[layer], bias[0])
-        added = trace.heads[layer].sum(0) + trace.rest[layer] + trace.feed_forward[layer]
-        close(trace.residual[layer] + added, trace.residual[layer + 1])
+            close(reading.heads[layer, head], written[0])
+        close(reading.rest[layer], bias[0])
+        added = reading.heads[layer].sum(0) + reading.rest[layer] + reading.feed_forward[layer]
+        close(reading.residual[layer] + added, reading.residual[layer + 1])
+    assert not any(getattr(reading, name).requires_grad for name in PARTS)
 
 
-def test_several_texts_are_traced_at_once(models):
+PARTS = ["tokens", "logits", "losses", "attention", "scores", "residual", "heads", "feed_forward"]
+PARTS += ["rest", "lens"]
+
+
+def test_several_texts_are_read_at_once(models):
     loaded = models("model=gpt2")
-    both = loaded.trace([TEXT, "he WeWe "])
-    for number, text in enumerate([TEXT, "he WeWe "]):
-        one = loaded.trace(text)
-        for name in ("logits", "attention", "residual", "heads", "feed_forward", "rest"):
-            close(getattr(both, name)[number], getattr(one, name))
-    close(loaded.lens([TEXT, "he WeWe "])[0], loaded.lens(TEXT))
-    close(loaded.trace(loaded.tokens(TEXT)).heads, loaded.trace(TEXT).heads)
+    both = loaded.read([TEXT, "he WeWe "])
+    ones = [loaded.read(text) for text in (TEXT, "he WeWe ")]
+    for name in PARTS:
+        close(getattr(both, name), torch.stack([getattr(one, name) for one in ones]))
+    assert both.loss() == pytest.approx(sum(one.loss() for one in ones) / 2)
+    close(loaded.read(loaded.tokens(TEXT)).heads, ones[0].heads)
+    for name in ("attribution", "predictions", "to_bertviz"):
+        with refused("several texts"):
+            getattr(both, name)()
+    assert "several texts" in both._repr_html_()
     with refused("the texts have [2, 3] tokens"):
-        loaded.trace(["ab", "abc"])
+        loaded.read(["ab", "abc"])
     with refused("empty"):
-        loaded.trace("")
+        loaded.read("")
 
 
 @pytest.mark.parametrize("words", ["model=gpt2", "model/feed_forward=none model/norm=none"])
 def test_gradients_reach_the_weights_and_the_parts(models, words):
     loaded = models(words)
-    trace = loaded.trace(TEXT)
-    [gradient] = torch.autograd.grad(
-        trace.heads[1].square().sum(), loaded.model.embedding.weight, retain_graph=True
-    )
-    assert gradient.abs().max() > 0
-    logit = trace.logits[-1, 5]
-    by_head = trace.gradient(logit, "heads")
-    assert by_head.shape == trace.heads.shape
+    reading, embedding = loaded.read(TEXT, gradients=True), loaded.model.embedding.weight
+    for part in (reading.heads[1], reading.scores[1], reading.losses):
+        [gradient] = torch.autograd.grad(part.square().sum(), embedding, retain_graph=True)
+        assert gradient.abs().max() > 0
+    logit = reading.logits[-1, 5]
+    by_head = reading.gradient(logit, "heads")
+    for name in ("heads", "residual", "feed_forward"):
+        assert reading.gradient(logit, name).shape == getattr(reading, name).shape
     step = 1e-2 * torch.randn(by_head.shape[2:], generator=torch.Generator().manual_seed(0))
     layer = loaded.model.attentions[0]
-    handle = layer.register_forward_hook(lambda module, read, out: moved(out, step))
-    change = (loaded.trace(TEXT).logits[-1, 5] - logit).item()
+    handle = layer.register_forward_hook(lambda module, read, out: (out[0] + step, out[1]))
+    change = (loaded.read(TEXT).logits[-1, 5] - logit).item()
     handle.remove()
     assert change == pytest.approx((by_head[0, 2] * step).sum().item(), rel=0.1, abs=1e-4)
-
-
-def moved(output, step):
-    return (output[0] + step, output[1])
+    if loaded.model.blocks[0].feed_forward is not None:
+        by_network = reading.gradient(logit, "feed_forward")[0]
+        close(by_network[None], *torch.autograd.grad(logit, reading.forward_pass.fed[:1]))
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):
     model, tokens = loaded.model, tokens_of(loaded)
-    found, blocks = loaded.lens(TEXT), model.blocks
+    found, blocks = loaded.read(TEXT).lens, model.blocks
     for layer in range(len(blocks) + 1):
         model.blocks = nn.ModuleList(blocks[:layer])
         expected = model.unembed(model.hidden(tokens))[0]
@@ -143,21 +153,21 @@ def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):
 
 
 def test_the_shares_of_a_logit_add_up_to_it(loaded):
-    model, trace = loaded.model, loaded.trace(TEXT)
-    x = trace.residual[-1, 3]
-    shares = loaded.attribution(TEXT, 3, 7)
+    model, reading = loaded.model, loaded.read(TEXT)
+    x = reading.residual[-1, 3]
+    shares = reading.attribution(3, 7)
     logit = (model.norm(x) @ model.head.weight[7]).item()  # before a cap
     assert sum(shares.values()) == pytest.approx(logit, abs=1e-4)
     if model.logit_cap is None:
         assert logit == pytest.approx(float(loaded.logits(TEXT)[3, 7]), abs=1e-4)
     parts = {
-        f"L{n}H{h}": trace.heads[n, h, 3] for n in range(2) for h in range(trace.heads.size(1))
+        f"L{n}H{h}": reading.heads[n, h, 3] for n in range(2) for h in range(reading.heads.size(1))
     }
     if model.blocks[0].feed_forward is not None:
-        parts |= {f"L{n} feed-forward": trace.feed_forward[n, 3] for n in range(2)}
-    if trace.rest.abs().max() > 0:
-        parts |= {f"L{n} attention bias": trace.rest[n, 3] for n in range(2)}
-    parts["embedding"] = model.embedding.weight[trace.tokens[3]] * model.embedding_scale
+        parts |= {f"L{n} feed-forward": reading.feed_forward[n, 3] for n in range(2)}
+    if reading.rest.abs().max() > 0:
+        parts |= {f"L{n} attention bias": reading.rest[n, 3] for n in range(2)}
+    parts["embedding"] = model.embedding.weight[reading.tokens[3]] * model.embedding_scale
     expected = {
         name: float(normalized(model, x, part) @ model.head.weight[7])
         for name, part in parts.items()
@@ -171,29 +181,30 @@ def test_the_shares_of_a_logit_add_up_to_it(loaded):
 
 def test_the_default_token_of_an_attribution_is_the_most_likely_one(models):
     loaded = models("model=gpt2")
-    best = int(loaded.logits(TEXT)[-1].argmax())
-    assert loaded.attribution(TEXT) == loaded.attribution(TEXT, len(TEXT) - 1, best)
-    assert loaded.attribution(TEXT, 2, "e") == loaded.attribution(TEXT, 2, loaded.tokens("e")[0])
-    assert {"positions", "L0 attention bias", "final norm bias"} <= loaded.attribution(TEXT).keys()
+    reading, best = loaded.read(TEXT), int(loaded.logits(TEXT)[-1].argmax())
+    assert reading.attribution() == reading.attribution(len(TEXT) - 1, best)
+    assert reading.attribution(2, "e") == reading.attribution(2, loaded.tokens("e")[0])
+    assert {"positions", "L0 attention bias", "final norm bias"} <= reading.attribution().keys()
     with refused("position=8"):
-        loaded.attribution(TEXT, 8)
+        reading.attribution(8)
     with refused("token='ab' has 2 tokens"):
-        loaded.attribution(TEXT, 0, "ab")
+        reading.attribution(0, "ab")
     with refused("L2H0: this model has no such head"):
-        loaded.writes("L2H0", TEXT)
+        reading.writes("L2H0")
 
 
-def pushes_of(model, trace, layer, head, position):
+def pushes_of(model, reading, layer, head, position):
     """The pushes (V,) of a head on all tokens, by the formula of the norm."""
-    part = trace.heads[layer, head, position]
-    effect = model.head.weight @ normalized(model, trace.residual[-1, position], part)
+    part = reading.heads[layer, head, position]
+    effect = model.head.weight @ normalized(model, reading.residual[-1, position], part)
     return effect - effect.mean()
 
 
 @torch.no_grad()
 def test_a_head_writes_the_tokens_that_it_raises_and_lowers_most(loaded):
-    expected = pushes_of(loaded.model, loaded.trace(TEXT), 1, 0, 4)
-    found = loaded.writes("L1H0", TEXT, 4, count=3)
+    reading = loaded.read(TEXT)
+    expected = pushes_of(loaded.model, reading, 1, 0, 4)
+    found = reading.writes("L1H0", 4, count=3)
     labels = [loaded.tokenizer.labels([token])[0] for token in range(len(expected))]
     for pairs, order in ((found.raised, expected), (found.lowered, -expected)):
         best = order.topk(3)
@@ -207,7 +218,7 @@ def test_the_direct_effect_is_the_mean_push_on_the_next_token(loaded):
     windows = torch.randint(97, 123, (3, 8), generator=torch.Generator().manual_seed(1))
     found = measure_heads(loaded.model, windows).metrics["direct_effect"]
     pushes = [
-        float(pushes_of(loaded.model, loaded.trace(window.tolist()), 1, 0, t)[window[t + 1]])
+        float(pushes_of(loaded.model, loaded.read(window.tolist()), 1, 0, t)[window[t + 1]])
         for window in windows
         for t in range(7)
     ]
@@ -217,44 +228,48 @@ def test_the_direct_effect_is_the_mean_push_on_the_next_token(loaded):
 @torch.no_grad()
 def test_predictions_are_the_lens_and_the_pushes_of_every_token(loaded, monkeypatch):
     monkeypatch.setattr(module, "ROWS", 3)  # not a divisor of the number of rows
-    model, trace = loaded.model, loaded.trace(TEXT)
-    found = predictions(model, trace, [str(token) for token in range(257)])
-    likely = loaded.lens(TEXT).softmax(-1)
+    model, reading = loaded.model, loaded.read(TEXT)
+    found, likely = reading.predictions(), reading.lens.softmax(-1)
     best = likely.topk(5)
-    close(torch.tensor(found.lens_probabilities), best.values)
-    close(likely.gather(-1, torch.tensor(found.lens_tokens)), best.values)
-    following = trace.tokens[1:]
-    for layer in range(3):
-        of_next = likely[layer, torch.arange(7), following]
-        close(torch.tensor(found.next_probabilities[layer]), of_next)
-    for layer, head, t in ((0, 0, 0), (1, 0, 6), (1, trace.heads.size(1) - 1, 3)):
-        pushed = pushes_of(model, trace, layer, head, t)
-        assert float(found.next_pushes[layer, head, t]) == pytest.approx(
-            float(pushed[following[t]]), abs=1e-5
-        )
-        close(torch.tensor(found.push_values[layer, head, t]), pushed.topk(5).values)
-        close(pushed[torch.tensor(found.push_tokens[layer, head, t])], pushed.topk(5).values)
+    targets = [*reading.tokens[1:].tolist(), int(best.indices[-1, -1, 0])]
+    assert (found.positions, found.targets.tolist()) == (list(range(8)), targets)
+    assert found.follows.tolist() == [True] * 7 + [False]
+    close(torch.tensor(found.probabilities), best.values)
+    close(likely.gather(-1, torch.tensor(found.tokens)), best.values)
+    close(torch.tensor(found.target_probabilities), likely[:, torch.arange(8), targets])
+    for layer, head, t in ((0, 0, 0), (1, 0, 7), (1, reading.heads.size(1) - 1, 3)):
+        pushed = pushes_of(model, reading, layer, head, t)
+        close(torch.tensor(found.target_pushes[layer, head, t]), pushed[targets[t]])
+        tokens, pushes = (torch.tensor(each[head, t]) for each in found.raised[layer])
+        close(pushes, pushed.topk(5).values)
+        close(pushed[tokens], pushes)
+    few = reading.predictions({6: 7, 2: targets[2]}, count=2, layers=[1])
+    assert (few.positions, few.follows.tolist()) == ([6, 2], [targets[6] == 7, True])
+    close(torch.tensor(few.probabilities), best.values[:, [6, 2], :2])
+    close(torch.tensor(few.target_probabilities), likely[:, [6, 2], [7, targets[2]]])
+    assert few.raised.keys() == {1}
+    close(torch.tensor(few.raised[1][1]), torch.tensor(found.raised[1][1][:, [6, 2], :2]))
     monkeypatch.setattr(module, "MAX_PRODUCTS", 1)
-    assert predictions(model, trace, []).push_tokens is None
+    assert reading.predictions().raised == {}
 
 
 def test_an_ablated_head_writes_nothing_or_its_mean(loaded):
-    every = loaded.trace(TEXT)
+    every = loaded.read(TEXT)
     with loaded.ablate(["L0H0"]):
-        zero = loaded.trace(TEXT)
-        close(zero.logits.detach(), loaded.logits(TEXT))
+        zero = loaded.read(TEXT)
+        close(zero.logits, loaded.logits(TEXT))
         text = loaded.generate(TEXT[:4], max_new_tokens=3)
-        assert loaded.attention(TEXT).weights[0].equal(every.attention[0].detach())
+    assert zero.attention[0].equal(every.attention[0])
     assert zero.heads[0, 0].abs().max() == 0
     close(
         zero.residual[1] - zero.feed_forward[0],
         (every.residual[1] - every.feed_forward[0]) - every.heads[0, 0],
     )
     with loaded.ablate(["L1H0", "L0H0"], by="mean", text=TEXT):
-        mean = loaded.trace(TEXT)
+        mean = loaded.read(TEXT)
     close(mean.heads[0, 0], every.heads[0, 0].mean(0).expand_as(mean.heads[0, 0]))
     close(mean.heads[1, 0], every.heads[1, 0].mean(0).expand_as(mean.heads[1, 0]))
-    close(loaded.trace(TEXT).logits, every.logits)
+    close(loaded.read(TEXT).logits, every.logits)
     assert isinstance(text, str)
 
 
@@ -266,12 +281,8 @@ def ablated_logits(loaded, text):
 READ = {
     "logits": lambda loaded, text: loaded.logits(text).tolist(),
     "token ids": lambda loaded, text: loaded.logits(loaded.tokens(text)).tolist(),
-    "attention": lambda loaded, text: loaded.attention(text).weights.tolist(),
-    "trace": lambda loaded, text: loaded.trace(text).heads.tolist(),
-    "several": lambda loaded, text: loaded.trace([text, text]).logits.tolist(),
-    "lens": lambda loaded, text: loaded.lens(text).tolist(),
-    "attribution": lambda loaded, text: loaded.attribution(text),
-    "writes": lambda loaded, text: loaded.writes("L1H0", text),
+    "read": lambda loaded, text: loaded.read(text).attention.tolist(),
+    "several": lambda loaded, text: loaded.read([text, text]).logits.tolist(),
     "needs": lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]),
     "ablate": ablated_logits,
 }

@@ -11,9 +11,11 @@ import torch
 from checkpoint_files import configuration, content, save
 from choices import PAIRS, every_pair
 from refusals import refused
+from viewer_data import decoded
 
 import headscope
-from headscope import checkpoint
+from headscope import checkpoint, trained
+from headscope.analysis.snapshots import snapshot_of
 from headscope.checkpoint import pick_device
 from headscope.config.parts import Part
 from headscope.data.own_files import TextFiles
@@ -32,7 +34,7 @@ def test_saved_then_loaded_gives_the_same_logits(tmp_path, pair):
     config["model"] |= {"tied_head": number % 3 > 0, "qkv_bias": number % 4 > 1, "dropout": 0.5}
     saved, model = content(config, tokenizer)
     save(saved, tmp_path / "a.safetensors")
-    loaded = checkpoint.load(tmp_path / "a.safetensors")
+    loaded = trained.load(tmp_path / "a.safetensors")
     tokens = torch.randint(tokenizer.vocab_size, (2, 8))
     assert torch.equal(loaded.model(tokens), model.eval()(tokens))
     assert loaded.config.kept() == config | {"callbacks": {}}
@@ -47,20 +49,20 @@ def test_saved_then_loaded_gives_the_same_logits(tmp_path, pair):
 def test_a_model_with_a_document_mask_knows_the_end_of_text_of_its_tokenizer(tmp_path, tokenizer):
     saved, model = content(configuration("model.document_mask=true"), tokenizer)
     save(saved, tmp_path / "a.safetensors")
-    loaded = checkpoint.load(tmp_path / "a.safetensors")
+    loaded = trained.load(tmp_path / "a.safetensors")
     assert loaded.model.end_of_text == model.end_of_text == loaded.tokenizer.end_of_text
-    longer = checkpoint.with_block_size(loaded, 16)
+    longer = loaded.with_block_size(16)
     assert longer.end_of_text == loaded.tokenizer.end_of_text
     without = CharTokenizer("a", special_tokens=False)
     save(content(configuration("model.document_mask=true"), without)[0], tmp_path / "b.safetensors")
     with refused("document_mask=true", "no end-of-text token"):
-        checkpoint.load(tmp_path / "b.safetensors")
+        trained.load(tmp_path / "b.safetensors")
 
 
 def test_a_loaded_model_outlives_its_file(tmp_path):
     file, tokens = tmp_path / "a.safetensors", torch.arange(8)[None]
     save(content()[0], file)
-    loaded = checkpoint.load(file)
+    loaded = trained.load(file)
     before = loaded.model(tokens)
     file.unlink()
     file.write_bytes(b"")
@@ -71,15 +73,15 @@ def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, 
     file = tmp_path / "odd ${name}.txt"
     file.write_text("text")
     save(content()[0], tmp_path / "a.safetensors")
-    loaded = checkpoint.load(tmp_path / "a.safetensors")
+    loaded = trained.load(tmp_path / "a.safetensors")
     loaded.config.data = Part(_target_="headscope.TextFiles", path=str(file))
-    corpus = checkpoint.stored_corpus(loaded)
+    corpus = loaded.corpus()
     assert isinstance(corpus, TextFiles)
     assert corpus.files == [file]
     assert f"data.path={file}" in capsys.readouterr().err
     file.unlink()
     with refused("a.safetensors: ", f"data.path={file} names no file"):
-        checkpoint.stored_corpus(loaded)
+        loaded.corpus()
 
 
 # --- which file is meant ---
@@ -145,31 +147,40 @@ def loaded(tmp_path_factory):
     return headscope.load(path)
 
 
-def test_the_first_tokens_of_a_reading_are_a_reading_of_them(loaded):
-    part, alone = loaded.attention("We the").first(3), loaded.attention("We ")
-    assert (part.tokens, part.labels) == (alone.tokens, alone.labels)
-    torch.testing.assert_close(part.weights, alone.weights)
-    torch.testing.assert_close(part.scores, alone.scores)
+def test_the_first_tokens_of_a_reading_are_shown_like_a_reading_of_them(loaded):
+    whole, alone = loaded.read("We the"), loaded.read("We ")
+    assert whole.loss(3) == pytest.approx(alone.loss())
+    found = [snapshot_of(each, whole.statistics, shown=3) for each in (whole, alone)]
+    assert found[0].header["labels"] == found[1].header["labels"] == alone.labels
+    assert [each.header["text_tokens"] for each in found] == [6, 3]
+    ours, theirs = (decoded(each.header, each.parts) for each in found)
+    for kind, parts in ours.items():
+        for one, other in zip(parts, theirs[kind], strict=True):
+            for name, values in one.items():
+                most = 1 if name in ("maps", "codes") else 1e-5
+                np.testing.assert_allclose(values, other[name], rtol=1e-3, atol=most)
 
 
 def test_bertviz_gets_the_attention_layer_by_layer(loaded):
-    reading = loaded.attention("a 多\n<b")
+    reading = loaded.read("a 多\n<b")
     attention, tokens = reading.to_bertviz()
     assert tokens == reading.labels == ["a", "·", "多 1/3", "多 2/3", "多 3/3", "⏎", "<", "b"]
     assert [each.shape for each in attention] == [(1, 4, 8, 8)] * 2
-    assert torch.equal(torch.cat(attention), reading.weights)
+    assert torch.equal(torch.cat(attention), reading.attention)
 
 
 def test_tokens_are_integers_of_any_kind_in_the_vocabulary(loaded):
     for tokens in ([1, 2], np.array([1, 2]), torch.tensor([1, 2]), (1, 2)):
-        assert loaded.attention(tokens).tokens == [1, 2]
+        assert loaded.read(tokens).tokens.tolist() == [1, 2]
     beyond = [1] * 8 + [999]  # the last one, beyond block_size
-    for tokens in ([-1], [1, 2.0], [1, "a"], torch.tensor([0.5]), [[1, 2]], [2**70], beyond):
+    for tokens in ([-1], [1, 2.0], torch.tensor([0.5]), [[1, 300]], [2**70], beyond):
         with refused("token ", "0 to 256"):
-            loaded.attention(tokens)
-    for tokens in (None, 5):
+            loaded.read(tokens)
+    with refused("token ", "0 to 256"):
+        loaded.logits([[1, 2]])
+    for tokens in (None, 5, [1, "a"], [[1, 2], 3]):
         with refused("sequence of integers"):
-            loaded.attention(tokens)
+            loaded.read(tokens)
 
 
 def test_a_device_that_is_not_here_is_refused(loaded):

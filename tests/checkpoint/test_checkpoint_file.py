@@ -18,7 +18,7 @@ from refusals import Attack, refused
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from headscope import checkpoint
+from headscope import trained
 from headscope.checkpoint.file import checksum, read
 
 HEAD, EMBEDDING = "model.head.weight", "model.embedding.weight"
@@ -41,7 +41,7 @@ def file(tmp_path):
     return tmp_path / "a.safetensors"
 
 
-def assert_refused(path, *words, use=checkpoint.load):
+def assert_refused(path, *words, use=trained.load):
     """Refused in one line that names the file."""
     with refused(path.name, *words):
         use(path)
@@ -96,7 +96,7 @@ def test_only_the_tensors_that_are_read_are_verified(file, whole):
     data = bytearray(whole.read_bytes())
     data[-1] ^= 1  # the last tensor has the smallest dtype: the bfloat16 state of the optimizer
     file.write_bytes(data)
-    assert checkpoint.load(file).step == 7
+    assert trained.load(file).step == 7
     assert_refused(file, "exp_avg has a wrong checksum", use=opened)
 
 

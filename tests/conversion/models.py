@@ -7,9 +7,9 @@ import torch
 from checkpoint_files import configuration, content, save
 from choices import EACH
 
-from headscope import checkpoint
-from headscope.checkpoint import Checkpoint
+from headscope import trained
 from headscope.data.tokenizer import Tokenizer
+from headscope.trained import TrainedModel
 
 PARTS = [f"model/attention={attention} model/position={position}" for attention, position in EACH]
 CHOICES = [
@@ -84,7 +84,7 @@ EXACT = {
 """Models that the classes of transformers compute, and the architecture of llama.cpp that does."""
 
 
-def saved(folder: Path, words: str, tokenizer: Tokenizer | None = None, **config) -> Checkpoint:
+def saved(folder: Path, words: str, tokenizer: Tokenizer | None = None, **config) -> TrainedModel:
     """A checkpoint of a model whose every parameter is far from its initial value. `config` are
     other keys of the configuration."""
     chosen = copy.deepcopy(configuration(*words.split())) | config
@@ -95,4 +95,4 @@ def saved(folder: Path, words: str, tokenizer: Tokenizer | None = None, **config
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
     folder.mkdir(parents=True, exist_ok=True)
     save(stored, folder / "best.safetensors")
-    return checkpoint.load(folder / "best.safetensors")
+    return trained.load(folder / "best.safetensors")

@@ -21,7 +21,7 @@ from conversion.models import CHOICES, saved
 from refusals import refused
 from running import ROOT
 
-from headscope import checkpoint
+from headscope import trained
 from headscope.config.parts import Part
 from headscope.conversion import export, reload
 from headscope.conversion.classes import GPTNeoX
@@ -263,7 +263,7 @@ def test_the_model_card_of_an_imported_model_claims_no_training(tmp_path):
     for text in (None, Path("input.txt")):
         folder = tmp_path / str(text)
         write_checkpoint(folder, imported(tmp_path, *parts, name="in", text=text, step=7))
-        loaded = checkpoint.load(folder / "checkpoints" / "best.safetensors")
+        loaded = trained.load(folder / "checkpoints" / "best.safetensors")
         card = model_card(loaded, load="code", checked="It is equal.")
         for words in ("imported into headscope", "How it was trained is unknown"):
             assert words in card

@@ -17,7 +17,7 @@ from conversion.models import saved
 from foreign_models import foreign_model
 from refusals import Attack, refused
 
-from headscope import checkpoint
+from headscope import checkpoint, trained
 from headscope.conversion.convert import export_model, import_model
 from headscope.conversion.nanogpt import read_nanogpt
 from headscope.data import tokenizer as tokenizers
@@ -62,7 +62,7 @@ def text(tmp_path, monkeypatch):
 def loaded_from(source, text=None):
     run = source.with_name("run")
     import_model(str(source), run, text=text)
-    return checkpoint.load(checkpoint.find(str(run)))
+    return trained.load(checkpoint.find(str(run)))
 
 
 @pytest.mark.parametrize("vocab_size", [VOCABULARY, 50257, 50304])

@@ -12,11 +12,11 @@ from conversion.models import saved
 from headscope.conversion import export, nanogpt
 from headscope.conversion.convert import FORMATS, export_model
 from headscope.conversion.imported import write_checkpoint
-from headscope.conversion.loaded import Loaded
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted
 from headscope.data.tokenizer import CharTokenizer, bpe
 from headscope.errors import UserError
+from headscope.trained import TrainedModel
 
 gguf = pytest.importorskip("gguf")
 
@@ -70,7 +70,7 @@ DAMAGES = {
 @pytest.mark.parametrize("to", slow_unless(["nanogpt", "gguf"], DAMAGES))
 def test_what_differs_from_the_model_is_removed(to, tmp_path, monkeypatch):
     own = ("model/attention=additive model/position=relative", None)
-    loaded = Loaded(**vars(saved(tmp_path / "run", *MODELS.get(to, own))))
+    loaded = TrainedModel(**vars(saved(tmp_path / "run", *MODELS.get(to, own))))
     monkeypatch.setattr(*DAMAGES[to])
     write = loaded.save_pretrained if to == "huggingface" else partial(export_model, loaded, to)
     with pytest.raises(NotEqual, match=r"logits differ by|other tensors"):

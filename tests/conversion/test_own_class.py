@@ -13,7 +13,7 @@ from checkpoint_files import configuration
 from conversion.models import CHOICES, saved
 
 from headscope.conversion.own_class.source import source_files
-from headscope.nn.capture import attention_weights
+from headscope.nn.capture import capture
 from headscope.nn.loss import next_token_loss
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def check_logits(ours, theirs):
     output = theirs(tokens, labels=tokens, output_attentions=True)
     torch.testing.assert_close(output.logits, logits, rtol=0, atol=1e-5)
     torch.testing.assert_close(output.loss, next_token_loss(logits[:, :-1], tokens[:, 1:]))
-    weights = attention_weights(ours, tokens)
+    weights = capture(ours, tokens).attention
     torch.testing.assert_close(torch.stack(output.attentions), weights, rtol=0, atol=1e-5)
 
     # Padding on either side changes no logits of tokens.

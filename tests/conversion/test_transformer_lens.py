@@ -82,15 +82,16 @@ def prepare(folder, words, *, own):
     (folder / "model").mkdir()
     write_model(loaded, folder / "model", None if own else class_of(loaded))
     write_tokenizer(loaded, folder / "model")
-    reading = loaded.attention(TEXT)
-    tokens = torch.tensor([reading.tokens])
+    reading = loaded.read(TEXT)
+    tokens = reading.tokens[None]
     with torch.no_grad():
         logits = loaded.model(tokens)
         layer = loaded.model.attentions[0]
         layer.out_proj.weight[:, : layer.head_dim] = 0
         without_head_0 = loaded.model(tokens)
     ours = {"own": own, "text": TEXT, "tokens": tokens, "logits": logits}
-    ours |= {"weights": reading.weights, "scores": reading.scores, "without_head_0": without_head_0}
+    ours |= {"weights": reading.attention, "scores": reading.scores}
+    ours |= {"without_head_0": without_head_0}
     torch.save({**ours, "biases": loaded.config.model.qkv_bias}, folder / "ours.pt")
 
 

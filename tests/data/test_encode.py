@@ -13,7 +13,7 @@ from corpora import jsonl, texts, write
 from hf_tokenizers import CHINESE, imported
 from refusals import refused
 
-from headscope import checkpoint
+from headscope import checkpoint, trained
 from headscope.data import bpe as bpe_module
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
@@ -191,9 +191,9 @@ def test_a_run_goes_on_with_an_imported_tokenizer(script, folder):
     assert said.code == 0, said.err
     [run] = Path("outputs").glob("gpt_*")
     summary = json.loads((run / "summary.json").read_text())
-    loaded = checkpoint.load(checkpoint.find(str(run)))
+    loaded = trained.load(checkpoint.find(str(run)))
     assert loaded.tokenizer.state() == WORD_PIECE.state()
     found = json.loads(script("evaluate", f"checkpoint={run}", "device=cpu").out)
     assert found["bytes"] == len(VALIDATION.encode())
     assert summary["val_bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-3)
-    assert loaded.attention("look 天天").labels == ["look", "天", "天"]
+    assert loaded.read("look 天天").labels == ["look", "天", "天"]

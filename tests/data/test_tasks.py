@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 
 import headscope
 from headscope.analysis.report.inputs import Ablation
-from headscope.analysis.report.page import loss_on
 from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches
 from headscope.data.tasks import SYMBOLS, Modular, Names
@@ -214,15 +213,15 @@ def test_reports_and_texts_count_only_answers(script, tmp_path):
         each = [cross_entropy(logits[0, t], tokens[0, t + 1]).item() for t in places]
         expected = pytest.approx(sum(each) / len(each), abs=1e-5) if each else None
         assert explorer.read(parse_request("read", {"text": own}))["loss"] == expected
-        assert loss_on(loaded, loaded.tokens(own)) == expected
+        assert loaded.read(own).loss() == expected
     # Of a longer text, the page reads the end, which may begin within a sum.
     end, sign, letter = loaded.tokenizer.end_of_text, *loaded.tokens("=a")
     tokens = [end, letter, letter, sign, letter] * 7
     answer = explorer.read(parse_request("read", {"tokens": tokens}))
-    each = [token["loss"] for token in answer["tokens"]]
+    each = [None, *answer["history"]["steps"][0]["losses"]]
     counted = [each[n] for n in range(2, 32) if tokens[-32:][n - 1] == sign]
     assert tokens[-32:][0] == sign
-    assert answer["loss"] == pytest.approx(sum(counted) / len(counted), abs=1e-6)
+    assert answer["loss"] == pytest.approx(sum(counted) / len(counted), rel=1e-4)
     assert loaded.needs("L1H0", "ab=c")[0]["all_paths"] != 0
     with refused("no answer that counts"):
         loaded.needs("L1H0", "ab")

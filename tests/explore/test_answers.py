@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from checkpoint_files import copy_at_step
 from conversion.models import CHOICES, saved
 from refusals import refused
+from viewer_data import decoded
 
 from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.analysis.report.inputs import Ablation
-from headscope.analysis.report.page import predictions_on
+from headscope.analysis.report.tables import head_rows, lens_rows, push_rows
 from headscope.data.tokenizer import char
 from headscope.evaluation import ValidationText, evaluate
 from headscope.explore.answers import Explorer
@@ -28,6 +29,7 @@ from headscope.generation.choose_token import choose_tokens, distribution
 
 TEXT, OTHER = "We the p", "We the q"  # as long as block_size
 SWITCHES = {"zero": ["L0H0"], "mean": ["L1H0"]}
+ROUNDED = 1e-4  # for numbers with 5 significant digits
 
 
 @pytest.fixture(scope="module")
@@ -69,51 +71,59 @@ def loaded_of(explorer):
 def close(found, expected, tolerance=1e-5):
     expected = torch.as_tensor(expected).double()
     found = torch.as_tensor(found, dtype=torch.float64)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def shown(answer):
+    """The arrays of the snapshot in an answer, by kind. Those of a layer may be None."""
+    [step] = answer["history"]["steps"]
+    packed = [answer["parts"].get(key) for key in step["parts"]]
+    return decoded({"parts": step["layout"]}, [each and base64.b64decode(each) for each in packed])
 
 
 def assert_equal_to_direct(answer, loaded, position):
     """The answer about TEXT equals what the functions of `loaded` say."""
-    tokens, logits = loaded.tokens(TEXT), loaded.logits(TEXT)
-    assert [each["id"] for each in answer["tokens"]] == answer["ids"] == tokens
-    assert [each["label"] for each in answer["tokens"]] == loaded.tokenizer.labels(tokens)
+    tokens, logits, reading = loaded.tokens(TEXT), loaded.logits(TEXT), loaded.read(TEXT)
+    history, parts = answer["history"], shown(answer)
+    [step] = history["steps"]
+    assert answer["ids"] == tokens
+    assert history["labels"] == loaded.tokenizer.labels(tokens)
     losses = F.cross_entropy(logits[:-1], torch.tensor(tokens[1:]), reduction="none")
-    assert answer["tokens"][0]["loss"] is None
-    close([each["loss"] for each in answer["tokens"][1:]], losses)
+    close(step["losses"], losses, ROUNDED)
     close(answer["loss"], losses.mean())
     probabilities = logits[position].softmax(-1)
     close([each["probability"] for each in answer["next"]], probabilities.topk(10).values)
     for each in answer["next"]:
         close(each["probability"], probabilities[each["id"]])
     target = answer["target"]["id"]
-    lens = loaded.lens(TEXT)[:, position].softmax(-1)
-    close([each["probability"] for each in answer["lens"]], lens.max(-1).values)
-    close([each["target"] for each in answer["lens"]], lens[:, target])
-    shares = loaded.attribution(TEXT, position, target)
-    assert answer["attribution"].keys() == shares.keys()
-    close(list(answer["attribution"].values()), list(shares.values()))
-    every = [loaded.writes("L1H0", TEXT, position, count=loaded.model.vocab_size)]
-    raised = dict(every[0].raised)
-    heads = loaded.model.attentions[0].heads
-    for each in answer["raised"]:
-        close(each["push"], raised[each["label"]])
-    assert [each["push"] for each in answer["raised"]] == sorted(
-        (each["push"] for each in answer["raised"]), reverse=True
-    )
-    label = loaded.tokenizer.labels([target])[0]
-    if label != "∅" and sum(name == label for name, _ in every[0].raised) == 1:
-        close(answer["pushes"][heads], raised[label])
-    weights = loaded.attention(TEXT).weights.numpy()
+    [named], [lens] = parts["labels"], parts["lens"]
+    labels = np.array(json.loads(named["text"].tobytes()))
+    assert lens["positions"] == [answer["position"]] == [range(len(tokens))[position]]
+    assert labels[lens["targets"]] == [answer["target"]["label"]]
+    assert lens["follows"] == [[*tokens, None][answer["position"] + 1] == target]
+    likely = reading.lens[:, position].softmax(-1)
+    close(lens["probabilities"][:, 0], likely.topk(10).values)
+    close(lens["target_probabilities"][:, 0], likely[:, target])
+    close(step["next"], likely[-1, target, None], ROUNDED)
+    every = reading.writes("L1H0", position, count=loaded.model.vocab_size).raised
+    pushes = dict(every)
+    raised = parts["raised"][1]
+    close(raised["pushes"][0, 0], [pushes[label] for label in labels[raised["tokens"][0, 0]]])
+    assert (np.diff(raised["pushes"]) <= 0).all()
+    label = answer["target"]["label"]
+    if label != "∅" and sum(name == label for name, _ in every) == 1:
+        close(lens["target_pushes"][1, 0], [pushes[label]])
     rows, columns = np.tril_indices(len(tokens))
-    for layer, packed in answer["attention"].items():
-        found = np.frombuffer(base64.b64decode(packed), "<f4").reshape(heads, -1)
-        close(found.copy(), weights[int(layer)][:, rows, columns])
+    for found, weights in zip(parts["weights"], reading.attention, strict=True):
+        if found:
+            close(found["exact"], weights[:, rows, columns])
 
 
 def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
     loaded = loaded_of(explorer)
     for position in (2, -1):
-        answer = ask(explorer, "read", text=TEXT, position=position, head="L1H0", attention=[0, 1])
+        answer = ask(explorer, "read", text=TEXT, position=position, layers=[0, 1])
+        assert all(shown(answer)["weights"])
         following = (
             loaded.tokens(TEXT)[3] if position == 2 else int(loaded.logits(TEXT)[-1].argmax())
         )
@@ -121,9 +131,40 @@ def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
         assert_equal_to_direct(answer, loaded, position)
 
 
+def test_a_report_says_the_same(explorer):
+    """Its tables of predictions, and the metrics and names of heads."""
+    loaded = loaded_of(explorer)
+    reading, statistics = loaded.read(TEXT), explorer.models.get("this").statistics
+    found, label_of = reading.predictions(), loaded.tokenizer.label
+    lens, pushes = (rows(found, reading.labels, label_of) for rows in (lens_rows, push_rows))
+    for position in range(7):
+        answer = ask(explorer, "read", text=TEXT, position=position, layers=[0, 1])
+        parts = shown(answer)
+        names, of_lens = json.loads(parts["labels"][0]["text"].tobytes()), parts["lens"][0]
+        for layer, row in enumerate(row for row in lens if row["position"] == position):
+            assert names[of_lens["tokens"][layer, 0, 0]] == row["most_likely"]
+            close(of_lens["probabilities"][layer, 0, 0], row["probability"])
+            close(of_lens["target_probabilities"][layer, 0], row["next_probability"])
+        for row in (row for row in pushes if row["position"] == position):
+            head = row["layer"], row["head"]
+            close(of_lens["target_pushes"][*head, 0], row["push"])
+            raised = parts["raised"][row["layer"]]
+            assert names[raised["tokens"][row["head"], 0, 0]] == row["raised_most"]
+            close(raised["pushes"][row["head"], 0, 0], row["its_push"])
+    [step] = answer["history"]["steps"]
+    for number, row in enumerate(head_rows(statistics)):
+        label = statistics.types[number].label
+        assert (step["names"][number], row["type"]) == (label, statistics.types[number].name)
+        for name, values in step["metrics"].items():
+            close(torch.nan if values[number] is None else values[number], row[name], 1e-4)
+
+
 def test_switched_heads_are_those_of_ablate(explorer):
     loaded = loaded_of(explorer)
-    answer = ask(explorer, "read", text=TEXT, head="L1H0", attention=[1], **SWITCHES)
+    answer = ask(explorer, "read", text=TEXT, layers=[1], **SWITCHES)
+    assert answer["history"]["switched"] == ["L0H0", "L1H0"]
+    for name in ("weights", "raised"):
+        assert [each is not None for each in shown(answer)[name]] == [False, True]
     assert answer["loss"] != ask(explorer, "read", text=TEXT)["loss"]
     with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
         assert_equal_to_direct(answer, loaded, -1)
@@ -236,7 +277,7 @@ def test_texts_of_different_lengths_cannot_be_patched(default):
 def test_long_texts_and_unknown_characters_are_shown_as_such(default, explorers):
     answer = ask(default, "read", text="0123456789")
     assert answer["ids"] == list(b"0123456789")
-    assert [each["id"] for each in answer["tokens"]] == list(b"23456789")
+    assert answer["history"]["labels"] == list("23456789")
     assert answer["text"] == "0123456789"
     letters = explorers("model.layers=2", char(["We the people"]))
     answer = ask(letters, "read", text="Wé\u200de")
@@ -267,7 +308,7 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         ("read", {"text": "a", "position": 1}, "position=1"),
         ("read", {"text": "a", "zero": ["L2H0"]}, "L2H0", "L1H3"),
         ("read", {"text": "a", "zero": ["L1H0"], "mean": ["L1H0"]}, "twice"),
-        ("read", {"text": "a", "attention": [2]}, "attention", "0 to 1"),
+        ("read", {"text": "a", "layers": [2]}, "layers", "0 to 1"),
         ("read", {"text": "a", "temperature": -1}, "temperature=-1"),
         ("read", {"text": "a", "top_p": 0}, "top_p=0"),
         ("read", {"text": "\ud800"}, "UTF-8"),
@@ -292,7 +333,7 @@ def test_the_last_forward_passes_are_kept_and_no_more(default):
         ask(default, "read", tokens=[number])
     assert len(passes) == 16
     before = passes.copy()
-    ask(default, "read", tokens=[39], position=0, head="L0H1", attention=[0])
+    ask(default, "read", tokens=[39], position=0, layers=[0])
     assert passes.keys() == before.keys()
 
 
@@ -377,7 +418,7 @@ def test_a_logit_of_minus_infinity_is_a_mistake_of_the_user(tmp_path):
         lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
         lambda: evaluate(loaded.model, text, batch_size=1),
         lambda: Ablation.on(text, "zero", windows=1, length=3).run(loaded, iter),
-        lambda: predictions_on(loaded, [97, 98, 99]),
+        lambda: loaded.read("abc").predictions(),
     ):
         with refused("not finite"):
             call()
@@ -400,13 +441,17 @@ def test_the_program_prints_what_the_page_shows(default, tmp_path):
     close(float(lines[0].split()[1]), answer["loss"])
     for line, each in zip(lines[1:11], answer["next"], strict=True):
         close(float(line.split()[0]), each["probability"], 2e-6)
-    for line, (part, share) in zip(lines[11:], answer["attribution"].items(), strict=False):
+    loaded = loaded_of(default)
+    ablate = loaded.ablate
+    with ablate(["L1H0"], by="mean", text=TEXT), ablate(["L0H0"]), ablate(["L1H2"], by="half"):
+        shares = loaded.read(TEXT).attribution(-2, 65)
+    for line, (part, share) in zip(lines[11:], shares.items(), strict=False):
         assert line.split(" ", 1)[1] == part
         close(float(line.split(" ", 1)[0]), share, 2e-5)
     sampling = {"temperature": 1.0, "max_new_tokens": 8, "seed": 4}
     written = ask(default, "write", text=TEXT, **SWITCHES, half=["L1H2"], **sampling)
     ids = [*answer["ids"], *(each["id"] for each in written)]
-    expected = loaded_of(default).tokenizer.decode(ids)
+    expected = loaded.tokenizer.decode(ids)
     assert said.stdout.decode().endswith(f"\n{expected}\n")
 
 
@@ -414,8 +459,9 @@ def test_the_table_has_the_losses_and_the_likely_tokens(default):
     _, _, text = exported(default, "csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"])
-    assert [row["token"] for row in rows] == [each["label"] for each in answer["tokens"]]
-    close([float(row["loss"]) for row in rows[1:]], [each["loss"] for each in answer["tokens"][1:]])
+    assert [row["token"] for row in rows] == answer["history"]["labels"]
+    losses = answer["history"]["steps"][0]["losses"]
+    close([float(row["loss"]) for row in rows[1:]], losses, ROUNDED)
     for number, each in enumerate(answer["next"][:5], start=1):
         assert rows[-1][f"next_{number}"] == each["label"]
         close(float(rows[-1][f"probability_{number}"]), each["probability"])

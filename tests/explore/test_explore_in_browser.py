@@ -284,6 +284,7 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     assert f"to {after:.3f}" in page.text(".loss-change")
     assert f"from {headscope_loss(model):.3f}" in page.text(".loss-change")
     assert "minus all heads on" in page.text(".moment")
+    assert page.all(".metrics-card .comparing") == []  # the metrics are those of the model
     page.switch(1, "mean")
     with model.ablate(["L0H1"], by="mean", text=TEXT):
         assert f"to {headscope_loss(model):.3f}" in page.text(".loss-change")

@@ -13,7 +13,7 @@ from conversion.models import saved
 from refusals import refused
 from reverse_proxy import reverse_proxy
 
-from headscope.explore import server
+from headscope.explore import routes, server
 from headscope.explore.answers import Explorer
 from headscope.explore.models import Models
 
@@ -322,7 +322,7 @@ def test_too_many_waiting_requests_are_refused(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow(explorer, monkeypatch, 0.2)
-    monkeypatch.setattr(server, "MAX_WAITING", 3)
+    monkeypatch.setattr(routes, "MAX_WAITING", 3)
     _, url = server.serve(explorer, host="127.0.0.1", port=0)
     address = url.removeprefix("http://").rstrip("/")
     statuses: list[int] = []

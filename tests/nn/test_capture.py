@@ -1,6 +1,6 @@
-"""The laws of watching: the weights are the model's own, and the model never learns of it."""
+"""The laws of watching: what is captured is the model's own, and the model never learns of it."""
 
-from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -8,80 +8,112 @@ from choices import ATTENTIONS, parts
 from small_gpt import gpt, some_tokens
 from torch import Tensor
 
-from headscope.nn import GPT, make_cache
-from headscope.nn.capture import (
-    attention_weights,
-    attention_weights_and_scores,
-    captured_attention,
-)
+from headscope.analysis.reading import Reading
+from headscope.data.tokenizer import byte
+from headscope.nn import GPT, MultiHeadAttention, make_cache
+from headscope.nn.capture import capture
+from headscope.nn.masks import combine_masks
 
 LAYERS, TOKENS = 3, some_tokens(7, batch=4)
+close = {"rtol": 1e-4, "atol": 1e-5}
 
 
-@pytest.fixture(params=ATTENTIONS)
+class Window(MultiHeadAttention):
+    """An attention of a user: a query sees its own token and the two before it."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **options: Any):
+        near = torch.ones(q.size(2), k.size(2), dtype=torch.bool).triu(k.size(2) - q.size(2) - 2)
+        return super().attend(q, k, v, mask=combine_masks(near, mask), **options)
+
+
+@pytest.fixture(params=[*ATTENTIONS, "own"])
 def model(request: pytest.FixtureRequest) -> GPT:
-    return gpt(**parts(request.param, "relative"), layers=LAYERS, block_size=9, dropout=0.5).train()
+    own = request.param == "own"
+    chosen = parts("multi_head" if own else request.param, "relative")
+    chosen |= {"attention": Window} if own else {}
+    return gpt(**chosen, layers=LAYERS, block_size=9, dropout=0.5).train()
 
 
 def test_weights_are_those_that_every_layer_gives_when_asked(model):
     read: list[Tensor] = []
     for block in model.blocks:
         block.attention_norm.register_forward_hook(lambda *call: read.append(call[-1]))
-    weights = attention_weights(model, TOKENS)
+    weights = capture(model, TOKENS).attention
     assert weights.shape == (LAYERS, 4, model.attentions[0].heads, 7, 7)
     assert not weights.requires_grad
+    reading = Reading(model, TOKENS, byte([]))
+    scores = reading.scores.transpose(0, 1)
     model.eval()
-    for seen, layer, x in zip(weights, model.attentions, read, strict=True):
+    for seen, layer, x in zip(weights, model.attentions, read, strict=False):
         torch.testing.assert_close(seen, layer(x, position=model.position, weights=True)[1])
-    again, scores = attention_weights_and_scores(model, TOKENS)
-    torch.testing.assert_close(again, weights)
+    torch.testing.assert_close(reading.attention.transpose(0, 1), weights)
     assert scores.isfinite().all()
-    masked = scores.masked_fill(~torch.ones(7, 7, dtype=torch.bool).tril(), -torch.inf)
+    seen_keys = torch.ones(7, 7, dtype=torch.bool).tril()
+    if isinstance(model.attentions[0], Window):
+        seen_keys = seen_keys.triu(-2)
+    masked = scores.masked_fill(~seen_keys, -torch.inf)
     torch.testing.assert_close(masked.softmax(dim=-1), weights)
 
 
-def test_whoever_asks_for_weights_inside_gets_them(model):
-    layer, x = model.eval().attentions[0], torch.randn(2, 5, 16)
-    expected = layer(x, weights=True)
-    with captured_attention(model) as captured:
-        watched = layer(x, weights=True)
-    assert all(torch.equal(*pair) for pair in zip(watched, expected, strict=True))
-    assert torch.equal(captured[0], expected[1])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_it_is_the_forward_pass_of_the_model_in_evaluation_mode(model, gradients):
+    found = capture(model, TOKENS, gradients=gradients)
+    expected = model.eval().hidden(TOKENS)
+    torch.testing.assert_close(found.residual[-1], expected, **close)
+    weights = list(model.blocks.parameters())
+    if gradients:
+        theirs = torch.autograd.grad(expected.square().mean(), weights)
+        ours = torch.autograd.grad(found.residual[-1].square().mean(), weights)
+        torch.testing.assert_close(ours, theirs, **close)
+    else:
+        assert not any(each.requires_grad for layers in vars(found).values() for each in layers)
 
 
 def test_the_mode_comes_back_also_after_an_error(model):
     for training in [True, False]:
         model.train(training)
-        attention_weights(model, TOKENS)
+        capture(model, TOKENS)
         assert all(module.training == training for module in model.modules())
         with pytest.raises(ValueError, match="10 tokens"):
-            attention_weights(model, torch.zeros(1, 10, dtype=torch.long))
-        with pytest.raises(KeyboardInterrupt), captured_attention(model):
-            raise KeyboardInterrupt
-        assert not any(layer._forward_hooks for layer in model.attentions)
+            capture(model, torch.zeros(1, 10, dtype=torch.long))
+        handle = model.attentions[1].register_forward_pre_hook(pressed)
+        with pytest.raises(KeyboardInterrupt):
+            capture(model, TOKENS)
+        handle.remove()
+        assert not any(module._forward_hooks for module in model.modules())
         assert all(module.training == training for module in model.modules())
+
+
+def pressed(*_):
+    raise KeyboardInterrupt
 
 
 @torch.no_grad()
-def test_what_is_read_with_a_cache_is_watched_too(model):
-    weights, cache = attention_weights(model.eval(), TOKENS), make_cache(model, 4)
+def test_a_layer_that_reads_with_a_cache_gives_the_same_weights(model):
+    whole, cache, rows = capture(model.eval(), TOKENS).attention, make_cache(model, 4), []
     model.hidden(TOKENS[:, :5], cache)
-    with captured_attention(model) as captured:
-        after = model.hidden(TOKENS[:, 5:], cache)
-    torch.testing.assert_close(torch.stack(captured), weights[..., 5:, :], rtol=1e-4, atol=1e-4)
+
+    def ask(layer, arguments, options, output):
+        rows.append(layer.compute_heads(*arguments, **options).weights)
+
+    for layer in model.attentions:
+        layer.register_forward_hook(ask, with_kwargs=True)
+    after = model.hidden(TOKENS[:, 5:], cache)
+    torch.testing.assert_close(torch.stack(rows), whole[..., 5:, :], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(after, model.hidden(TOKENS)[:, 5:], rtol=1e-4, atol=1e-4)
 
 
 def test_watching_changes_no_bit_of_logits_and_gradients_and_draws_no_random_numbers(model):
     random, results = torch.get_rng_state(), []
-    for capture in (nullcontext([]), captured_attention(model)):
+    for watched in (False, True):
         torch.set_rng_state(random)
-        with capture as captured:
-            logits = model(TOKENS)
+        if watched:
+            capture(model, TOKENS)
+            assert torch.equal(torch.get_rng_state(), random)
+        logits = model(TOKENS)
+        if watched:
+            capture(model, TOKENS, gradients=True)
         gradients = torch.autograd.grad(logits.square().sum(), list(model.blocks.parameters()))
         results.append((logits, *gradients, torch.get_rng_state()))
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
-    assert len(captured) == LAYERS
-    assert not any(weights.requires_grad for weights in captured)
-    attention_weights(model, TOKENS)
-    assert torch.equal(torch.get_rng_state(), results[0][-1])
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscope.analysis.ablation import ablate_heads
 from headscope.nn import GPT, Learned, mask_from_documents
-from headscope.nn.capture import attention_weights, captured_attention
+from headscope.nn.capture import capture
 from headscope.nn.loss import next_token_loss
 
 END = 10
@@ -70,12 +70,10 @@ def test_positions_do_not_restart():
 @every_pair
 def test_a_token_looks_at_its_own_document_alone_on_both_paths(pair):
     model, tokens = masked(pair), torch.cat([text(0, 4, 5, batch=1), text(2, 7, batch=1)])
-    fused, weights = model(tokens), attention_weights(model, tokens)
-    with captured_attention(model) as captured:
-        torch.testing.assert_close(model(tokens), fused, **close)
-    torch.testing.assert_close(torch.stack(captured), weights)
+    found = capture(model, tokens)
+    torch.testing.assert_close(model.unembed(found.residual[-1]), model(tokens), **close)
     visible = mask_from_documents((tokens == END).cumsum(dim=1)).tril()
-    assert torch.equal(weights > 0, visible.expand_as(weights))
+    assert torch.equal(found.attention > 0, visible.expand_as(found.attention))
 
 
 @every_part

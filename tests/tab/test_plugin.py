@@ -40,7 +40,8 @@ HOSTILE = [
     with_header(scores=[10**400] * 4),
     with_header(metrics={"previous": [[]] * 4}),
     with_header(step=float("nan")),
-    with_header(format=3),
+    with_header(format=2),
+    with_header(parts=[{"name": "x", "count": 1, "arrays": [["x", "u1", [10**12]]]}]),
     made_up_parts(0)[:2],
 ]
 """Parts of snapshots that cannot be shown."""
@@ -153,9 +154,10 @@ def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
     assert [each["step"] for each in found["steps"]] == [*STEPS]
     for each in found["steps"]:
         header = json.loads(made_up_parts(each["step"])[0])
-        for name in ("names", "scores", "ratios", "metrics"):
+        assert each["layout"] == header["parts"]
+        for name in ("names", "scores", "ratios", "metrics", "losses", "next"):
             assert each[name] == header[name]
-        for name in ("layers", "heads", "labels", "text_tokens", "uniform", "ends"):
+        for name in ("layers", "heads", "labels", "text_tokens", "uniform", "ends", "switched"):
             assert found[name] == header[name]
     values = pytest.approx([4 / (1 + step) for step in STEPS])
     assert found["loss"] == {"name": "train/loss", "steps": [*STEPS], "values": values}
@@ -174,7 +176,7 @@ def test_damaged_snapshots_hide_no_good_one_and_alone_are_an_error(served: Board
         line = refused(served.ask("history", run=f"only/{number}", text=TEXT), 422)
         assert f"only/{number}" in line
         if parts == with_header(format=2):
-            assert "step 0: the format is 2, and this version reads 1" in line
+            assert "step 0: the format is 2, and this version reads 3" in line
 
 
 def test_a_tensor_that_contradicts_itself_is_no_error_of_the_server(served: Board) -> None:

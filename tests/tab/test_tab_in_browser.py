@@ -192,7 +192,8 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 now = weights_at(step, TAUGHT[-1], weights)
                 metrics = measured(now)["metrics"] | changes
                 add_scalars(writer, {"train/loss": 4 / (1 + step)}, step)
-                add_snapshot(writer, TEXT, snapshot(now, labels, step, metrics=metrics), step)
+                made = snapshot(now, labels, step, metrics=metrics)
+                add_snapshot(writer, TEXT, made.blobs(), step)
         time.sleep(0.01)  # TensorBoard orders runs by the time of their first event
     with board(folder, load_fast=True) as started:
         until(lambda: len(started.runs()) == 4, "all runs")

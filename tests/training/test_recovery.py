@@ -10,7 +10,7 @@ import torch
 from checkpoint_files import assert_same_weights, content, save
 from running import ROOT, SMALL, Script, summary
 
-from headscope import checkpoint
+from headscope import checkpoint, trained
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
 from headscope.training.module import LanguageModel
@@ -88,10 +88,10 @@ def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsy
         assert f"using {last}" in said.err
         assert said.err.count("\n") == 1
     with pytest.raises(UserError, match=r"best\.safetensors.*damaged"):
-        checkpoint.load(checkpoint.find(str(best)))
+        trained.load(checkpoint.find(str(best)))
     last.unlink()
     with pytest.raises(UserError, match=r"best\.safetensors.*damaged"):
-        checkpoint.load(checkpoint.find(str(run)))
+        trained.load(checkpoint.find(str(run)))
 
 
 EIGHT = [
@@ -160,7 +160,7 @@ def test_diverged_training_prints_a_command_that_continues(
         said = script("train", *words, "hydra.run.dir=outputs/later")
     assert said.code == 1
     assert said.err.count("\n") == 1
-    loaded = checkpoint.load("outputs/later/checkpoints/last.safetensors")
+    loaded = trained.load("outputs/later/checkpoints/last.safetensors")
     assert loaded.step == 4
     command = shlex.split(said.err.partition("from the last checkpoint: ")[2])
     words = ["python", f"{ROOT}/scripts/train.py", "resume=outputs/later"]

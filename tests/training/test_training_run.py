@@ -13,7 +13,7 @@ from checkpoint_files import opened
 from running import DRAWN, ROOT, SMALL, Said, Script, events, summary
 from test_chinese import TEXT as CHINESE
 
-from headscope import checkpoint
+from headscope import trained
 from headscope.analysis.head_images import image_tag
 from headscope.data.store import open_store
 from headscope.training.callbacks.samples import first_words
@@ -179,7 +179,7 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(
     again = script("train", *SMALL[4:], "init_from=run", "data.path=my.txt", "trainer.max_steps=1")
     assert again.code == 0, again.err
     for run in (Path("run"), *Path("outputs").glob("gpt*")):
-        loaded = checkpoint.load(run / "checkpoints/last.safetensors")
+        loaded = trained.load(run / "checkpoints/last.safetensors")
         assert loaded.model.vocab_size == found
     assert len(list(Path("data").glob("*/"))) == 2  # the second has the tokenizer of the checkpoint
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from viewer_data import HOSTILE, Elements, run
 
 from headscope.data.labels import visible
-from headscope.explore.server import STATIC as EXPLORE
+from headscope.explore.routes import STATIC as EXPLORE
 from headscope.viewer.page import STATIC, attention_page
 
 LABELS = [f" word{number}" for number in range(5)]
@@ -59,7 +59,7 @@ def test_the_parts_of_every_run_and_step_come_back():
                 assert part == given_run["parts"][given_key]
                 seen.add(key)
     assert len(seen) == 2 * 2 * 3
-    assert runs[0]["history"]["steps"][0]["parts"][0] == "one/0/1"  # not changed
+    assert runs[0]["history"]["steps"][0]["parts"][0] == "one/0/0"  # not changed
 
 
 def test_the_page_makes_no_request_and_builds_no_html_from_data():

@@ -17,7 +17,9 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     for step in made["history"]["steps"]:
         step["metrics"] = {"toString": [0.5] * 6, "__proto__x": [None] * 6, HOSTILE: [0.1] * 6}
     page = opened(made, small_run("b"))
-    assert [token.get_attribute("textContent") for token in page.tokens] == SHOWN
+    losses = ["–", *(f"{loss}.0" for loss in range(1, len(SHOWN)))]  # those of `measured`
+    shown = [label + loss for label, loss in zip(SHOWN, losses, strict=True)]
+    assert [token.get_attribute("textContent") for token in page.tokens] == shown
     assert page.text("h1") == f"A title {HOSTILE}"
     assert page.all("img, main svg, b") == []
     for number, name in enumerate(names):
@@ -38,6 +40,19 @@ def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshol
     name, score = last["names"][best], last["scores"][best]
     assert page.heading == f"L{best // HEADS}H{best % HEADS} {name} {score:.2f}"
     assert page.moment == f"step 1,000 · train/loss {history['loss']['values'][-1]:.2f}"
+
+
+def test_the_text_has_the_loss_of_each_token_at_the_step_of_the_cursor(opened):
+    made = small_run()
+    made["history"]["steps"][2]["losses"] = losses = [None, 0.04, 0.06, 7.25, *range(20, 25)]
+    page = opened(made)
+    page.leave()
+    page.press(Keys.ARROW_LEFT)
+    shown = page.all(".tokens small")
+    said = ["–", "–", "0.0", "0.1", "7.3", *(f"{loss}.0" for loss in losses[4:])]
+    assert [each.text for each in shown] == said
+    described = [None, None, "loss 0.04", "loss 0.06", "loss 7.25"]
+    assert [each.get_attribute("aria-label") for each in shown[:5]] == described
 
 
 def test_the_first_token_can_be_taken_out(opened):

@@ -164,6 +164,7 @@ def test_a_head_without_a_name_has_no_dash_and_no_number(opened):
         assert cell.text == ""
         assert re.fullmatch(r"L\dH\d without a name", cell.get_attribute("title"))
     assert page.text(".legend.names") == ""
+    page.script("document.querySelector('.tokens small').remove()")  # the first token has no loss
     assert not {"-", "–"} & {*page.script("return window.written"), *page.text("main").split()}
 
 

@@ -14,12 +14,17 @@ TOKEN = 3  # a line break, which is shown as ⏎; an Arabic word follows
 
 
 def predicted(step):
-    """The probability of the token that follows rises with the steps. L1H1 adds most at the end."""
-    found = predictions(LAYERS, HEADS, len(LABELS), VOCABULARY, seed=step)
-    found = replace(found, tokens=np.arange(len(LABELS)))
-    found.next_probabilities[-1] = {0: 0.01, 10: 0.02, 100: 0.7, 1000: 0.9}[step]
-    found.next_pushes[1, 1, TOKEN] = 9 if step >= 100 else 0.001
-    return found
+    """The probability of the token that follows rises with the steps. L1H1 adds most at the end.
+    After the last token, the most likely token is asked about."""
+    found = predictions(LAYERS, HEADS, len(LABELS), len(VOCABULARY), seed=step)
+    targets = np.append(np.arange(1, len(LABELS)), found.tokens[-1, -1, 0])
+    found.target_probabilities[-1] = {0: 0.01, 10: 0.02, 100: 0.7, 1000: 0.9}[step]
+    found.target_pushes[1, 1, TOKEN] = 9 if step >= 100 else 0.001
+    return replace(found, targets=targets)
+
+
+def predicting_run(change=lambda found: found):
+    return small_run(predicted=lambda step: change(predicted(step)), vocabulary=VOCABULARY)
 
 
 def rows(page, name):
@@ -43,11 +48,11 @@ def signed(value):
 
 @pytest.fixture
 def page(opened):
-    return opened(small_run(predicted=predicted), state="head=L0H0&step=100")
+    return opened(predicting_run(), state="head=L0H0&step=100")
 
 
 def test_when_and_through_which_head_in_three_clicks(opened):
-    page = opened(small_run(predicted=predicted), state="head=L0H0&step=0")
+    page = opened(predicting_run(), state="head=L0H0&step=0")
     assert "Click a token" in page.text(".next-card")
     page.click(page.tokens[TOKEN])
     assert "first at least 50 % at step 100" in page.text(".steps")
@@ -57,43 +62,44 @@ def test_when_and_through_which_head_in_three_clicks(opened):
     assert page.heading.startswith("L1H1 ")
 
 
-def test_the_numbers_are_those_of_the_data(page):
-    page.click(page.tokens[TOKEN])
+@pytest.mark.parametrize("token", [TOKEN, len(LABELS) - 1])
+def test_the_numbers_are_those_of_the_data(page, token):
+    page.click(page.tokens[token])
     for step, head in ((100, 0), (1000, 5)):
         if step == 1000:
             page.leave()  # on a token, the key moves to the next token
             page.press(Keys.ARROW_RIGHT)
             page.open_head(head)
-        found, follows = predicted(step), SHOWN[TOKEN + 1]
+        found = predicted(step)
+        target = found.targets[token]
         likely = [
-            ("✓" if VOCABULARY[token] == follows else "", VOCABULARY[token], percent(share))
-            for token, share in zip(
-                found.lens_tokens[-1, TOKEN], found.lens_probabilities[-1, TOKEN], strict=True
+            ("✓" if each == target else "", VOCABULARY[each], percent(share))
+            for each, share in zip(
+                found.tokens[-1, token], found.probabilities[-1, token], strict=True
             )
         ]
-        if not any(mark for mark, *_ in likely):
-            likely.append(("✓", follows, percent(found.next_probabilities[-1, TOKEN])))
+        if target not in found.tokens[-1, token]:
+            share = percent(found.target_probabilities[-1, token])
+            likely.append(("✓", VOCABULARY[target], share))
         assert rows(page, "likely") == likely
         assert rows(page, "lens") == [
             (
                 "at the end" if layer == LAYERS else f"before L{layer}",
-                VOCABULARY[found.lens_tokens[layer, TOKEN, 0]],
-                percent(found.next_probabilities[layer, TOKEN]),
+                VOCABULARY[found.tokens[layer, token, 0]],
+                percent(found.target_probabilities[layer, token]),
             )
             for layer in range(LAYERS + 1)
         ]
-        pushes = found.next_pushes[..., TOKEN].flatten()
+        pushes = found.target_pushes[..., token].flatten()
         assert rows(page, "heads") == [
             ("", f"L{number // HEADS}H{number % HEADS}", signed(pushes[number]))
             for number in np.argsort(-np.abs(pushes.astype(np.float16)), kind="stable")
         ]
         layer, number = divmod(head, HEADS)
         assert rows(page, "raised") == [
-            ("✓" if VOCABULARY[token] == follows else "", VOCABULARY[token], signed(value))
-            for token, value in zip(
-                found.push_tokens[layer, number, TOKEN],
-                found.push_values[layer, number, TOKEN],
-                strict=True,
+            ("✓" if each == target else "", VOCABULARY[each], signed(value))
+            for each, value in zip(
+                *(listed[number, token] for listed in found.raised[layer]), strict=True
             )
         ]
 
@@ -105,39 +111,56 @@ def test_texts_of_tokens_stay_texts(page):
     assert page.all("img") == []
 
 
-def test_after_the_last_token_nothing_is_known_to_follow(page):
+def test_after_the_last_token_the_most_likely_token_is_explained(page):
     page.click(page.tokens[-1])
-    assert "unknown" in page.text(".next-card .quiet")
-    assert len(rows(page, "likely")) == 5
-    assert rows(page, "heads") == rows(page, "steps") == []
+    target = VOCABULARY[predicted(100).targets[-1]]
+    assert f"“{target}”" in page.text(".next-card .quiet")
+    assert f"“{target}”" in page.text(".heads h4")
+    assert not page.one(".steps").is_displayed()  # each step has its own most likely token
     page.press(Keys.ESCAPE)
     assert "Click a token" in page.text(".next-card")
 
 
-def test_older_data_and_large_models_show_what_they_have(opened):
+def test_data_without_predictions_and_large_models_show_what_they_have(opened):
     page = opened(small_run(), state=f"token={TOKEN}")
     assert not page.one(".next-card").is_displayed()
-
-    def without_pushes(step):
-        return replace(predicted(step), push_tokens=None, push_values=None)
-
-    page = opened(small_run(predicted=without_pushes), state=f"token={TOKEN}")
+    page = opened(predicting_run(lambda found: replace(found, raised={})), state=f"token={TOKEN}")
     assert len(rows(page, "heads")) == HEADS * LAYERS
     assert not page.one(".raised").is_displayed()
 
 
+LABELS_PART, LENS, RAISED = 3, 4, 5  # after the thumbnails and two layers
+
+
 @pytest.mark.parametrize(
-    ("place", "content"),
-    [(4, b"[1, 2]"), (4, b"x"), (5, b"short"), (6, b"\xff" * 900), (5, b"\xff" * 10**5)],
+    ("place", "damage"),
+    [
+        (LABELS_PART, lambda data: b"[1, 2]".ljust(len(data))),
+        (LABELS_PART, lambda data: b"x".ljust(len(data))),
+        (LENS, lambda data: b"short"),
+        (LENS, lambda data: b"\xff" * 10**5),
+        (RAISED, lambda data: b"\xff" * len(data)),  # unknown tokens
+    ],
 )
-def test_a_damaged_part_is_one_line_and_the_weights_stay(opened, place, content):
-    run = small_run(predicted=predicted)
-    step = run["history"]["steps"][-1]
-    key, size = step["parts"][place - 1], None
-    if place == 4:  # of the right size
-        size = step["predictions"]["label_bytes"]
-    data = content * (size // len(content) + 1) if size else content
-    run["parts"][key] = zlib.compress(data[:size] if size else data)
-    page = opened(run, state=f"token={TOKEN}&head=L0H0")
+def test_a_damaged_part_is_one_line_and_the_weights_stay(opened, place, damage):
+    run = predicting_run()
+    key = run["history"]["steps"][-1]["parts"][place]
+    run["parts"][key] = zlib.compress(damage(zlib.decompress(run["parts"][key])))
+    assert_damaged(opened(run, state=f"token={TOKEN}&head=L0H0"))
+
+
+def assert_damaged(page):
     assert "damaged" in page.text(".next-card .quiet")
     assert "looks at" in page.says()
+
+
+@pytest.mark.parametrize("kind", ["labels", "lens", "raised"])
+@pytest.mark.parametrize("change", ["without an array", "of another shape"])
+def test_a_header_whose_arrays_do_not_match_the_model_is_damaged_data(opened, kind, change):
+    run = predicting_run()
+    for each in run["history"]["steps"][-1]["layout"]:
+        if each["name"] == kind and change == "of another shape":
+            each["arrays"] = [[*named, [*shape[:-1], 1]] for *named, shape in each["arrays"]]
+        elif each["name"] == kind:
+            each["arrays"] = [["other", *described] for _, *described in each["arrays"]]
+    assert_damaged(opened(run, state=f"token={TOKEN}&head=L0H0"))

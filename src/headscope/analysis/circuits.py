@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.analysis.direct_effects import fold_norm, is_scaling
-from headscope.analysis.trace import output_matrices
+from headscope.analysis.head_outputs import output_matrices
 from headscope.errors import UserError
 from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention, StackedHeads
 from headscope.nn.block import Block
@@ -132,8 +132,13 @@ def norm_ratio(outer: Tensor, inner: Tensor, values: Tensor, outputs: Tensor) ->
     (N, D, C) and W_O (N, C, D). It is computed from matrices (D, D), because |X^T M Y|^2 is the sum
     of (X X^T M Y Y^T) * M."""
     outside, before = outer @ outer.mT, values @ values.mT
-    middle = inner[:, None] @ outputs  # (H, N, D, D)
-    product = (outside[:, None] @ middle @ before * middle).sum((-2, -1))
+    heads, number = len(inner), len(outputs)
+    # Few large products are faster than many small ones.
+    middle = inner.flatten(0, 1) @ outputs.transpose(0, 1).flatten(1)  # (H D, N D)
+    left = outside @ middle.unflatten(0, (heads, -1))  # (H, D, N D)
+    of_earlier = (each.unflatten(-1, (number, -1)).movedim(-2, 0) for each in (left, middle))
+    left, middle = (each.reshape(number, -1, each.size(-1)) for each in of_earlier)  # (N, H D, D)
+    product = (left @ before * middle).sum(-1).view(number, heads, -1).sum(-1).mT
     first = (outside @ (inner @ inner.mT)).diagonal(dim1=-2, dim2=-1).sum(-1)
     second = (before @ (outputs.mT @ outputs)).diagonal(dim1=-2, dim2=-1).sum(-1)
     return (product / (first[:, None] * second).clamp(min=1e-30)).clamp(min=0).sqrt()

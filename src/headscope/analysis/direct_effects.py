@@ -10,18 +10,16 @@ function of the stream.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from headscope.analysis.trace import Trace, output_matrices
+from headscope.analysis.head_outputs import output_matrices
 from headscope.nn import GPT, Position
 
-
-def lens(model: GPT, trace: Trace) -> Tensor:
-    """The logits (L + 1, T, V) from the input of each block and from the output of the last block.
-    The last ones are the logits of the model."""
-    return model.unembed(trace.residual)
+if TYPE_CHECKING:
+    from headscope.analysis.reading import Reading
 
 
 def is_scaling(norm: nn.Module) -> bool:
@@ -62,7 +60,7 @@ def fold_into(norm: nn.Module, x: Tensor) -> Tensor:
     return x if gain is None else x * gain
 
 
-def attribution(model: GPT, trace: Trace, position: int, token: int) -> dict[str, Tensor]:
+def attribution(reading: "Reading", position: int, token: int) -> dict[str, Tensor]:
     """The share of each part in the logit of `token` after the token at `position`, before a soft
     cap. The shares add up to this logit.
 
@@ -70,7 +68,7 @@ def attribution(model: GPT, trace: Trace, position: int, token: int) -> dict[str
     L0H1, ..., `L0 attention bias` if the output projections have biases, `L0 feed-forward` if there
     are feed-forward networks, and `final norm bias` if it has one.
     """
-    tokens = trace.tokens[None]
+    model, tokens = reading.model, reading.tokens[None]
     parts = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
     x = parts["embedding"]
     if model.ngrams > 1:
@@ -78,16 +76,20 @@ def attribution(model: GPT, trace: Trace, position: int, token: int) -> dict[str
         x = x + parts["n-grams"]
     if type(model.position).forward is not Position.forward:
         parts["positions"] = model.position(x[None])[0] - x
+    parts = {name: part[position] for name, part in parts.items()}
+    heads = reading.heads_at(position)
     for layer, block in enumerate(model.blocks):
-        for head, output in enumerate(trace.heads[layer]):
+        for head, output in enumerate(heads[layer]):
             parts[f"L{layer}H{head}"] = output
         if block.attention.out_bias and block.attention.has_out_proj:
-            parts[f"L{layer} attention bias"] = trace.rest[layer]
+            parts[f"L{layer} attention bias"] = block.attention.out_proj.bias
         if block.feed_forward is not None:
-            parts[f"L{layer} feed-forward"] = trace.feed_forward[layer]
+            parts[f"L{layer} feed-forward"] = reading.feed_forward[layer, position]
     weight = model.head.weight[token]
-    direction = fold_norm(model.norm, weight) * norm_scale(model.norm, trace.residual[-1, position])
-    shares = {name: part[position] @ direction for name, part in parts.items()}
+    direction = fold_norm(model.norm, weight) * norm_scale(
+        model.norm, reading.residual[-1, position]
+    )
+    shares = {name: part @ direction for name, part in parts.items()}
     bias = getattr(model.norm, "bias", None)
     if bias is not None:
         shares["final norm bias"] = bias @ weight

@@ -9,15 +9,14 @@ sign, it is the first-order Taylor estimate of the change of the loss when A_h b
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 
 import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import Replacement, counted_per_text, mean_outputs, text_losses
-from headscope.analysis.head_outputs import changed_outputs, largest_batch
+from headscope.analysis.head_outputs import largest_batch
 from headscope.nn import GPT
-from headscope.nn.capture import evaluating
+from headscope.nn.capture import capture, evaluating
 
 
 def gradient_importance(
@@ -72,25 +71,14 @@ def gradient_importance(
     }
 
 
-@torch.enable_grad()
 def _output_gradients(
     model: GPT, inputs: Tensor, targets: Tensor, per_text: Tensor
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """The `text_losses` (N,) and, for each layer, the outputs of the heads (N, T, H, D)
     and the gradients of each text's loss with respect to them."""
-    outputs: list[Tensor] = []
-    shifts: list[Tensor] = []
-
-    def shift(computed: Tensor) -> Tensor:
-        # The gradient with respect to an added zero is the gradient with respect to the output,
-        # also if all parameters are frozen.
-        outputs.append(computed.detach())
-        shifts.append(torch.zeros_like(computed, requires_grad=True))
-        return computed + shifts[-1]
-
-    with ExitStack() as stack:
-        for attention in model.attentions:
-            stack.enter_context(changed_outputs(attention, shift))
-        losses = text_losses(model, model.hidden(inputs), targets, per_text)
-    gradients = torch.autograd.grad(losses.sum(), shifts)  # each text affects only its own loss
-    return losses.detach(), outputs, list(gradients)
+    with torch.enable_grad():
+        found = capture(model, inputs, gradients=True)
+        losses = text_losses(model, found.residual[-1], targets, per_text)
+        # Each text affects only its own loss.
+        gradients = torch.autograd.grad(losses.sum(), found.outputs)
+    return losses.detach(), [each.detach() for each in found.outputs], list(gradients)

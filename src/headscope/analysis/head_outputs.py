@@ -9,12 +9,14 @@ token.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
 from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn.capture import kept_outputs
 
 Head = tuple[int, int]
 """Layer and head."""
@@ -88,25 +90,31 @@ def replaced_heads(
 
 def head_outputs(model: GPT, tokens: Tensor) -> list[Tensor]:
     """For each layer, the outputs of all heads (N, T, H, D) on tokens (N, T)."""
-    with kept_outputs(model) as outputs:
+    outputs: list[Tensor] = []
+    with ExitStack() as stack:
+        for attention in model.attentions:
+            stack.enter_context(kept_outputs(attention, outputs))
         model.hidden(tokens)
     return outputs
 
 
-@contextmanager
-def kept_outputs(model: GPT) -> Iterator[list[Tensor]]:
-    """Inside this `with` block, every call of an attention layer appends the outputs of its heads
-    (N, T, H, D) to the yielded list."""
-    outputs: list[Tensor] = []
+def output_matrices(attention: MultiHeadAttention) -> Tensor:
+    """The matrices (H, C, D) that map the output of each head to the residual stream. Without an
+    output projection, each head writes to its own D dimensions."""
+    projection: Any = attention.out_proj
+    if attention.has_out_proj:
+        matrix = projection.weight
+    else:
+        matrix = torch.eye(attention.out_dim).to(next(attention.parameters()))
+    return matrix.unflatten(1, (attention.heads, attention.head_dim)).transpose(0, 1)
 
-    def keep(computed: Tensor) -> Tensor:
-        outputs.append(computed)
-        return computed
 
-    with ExitStack() as stack:
-        for attention in model.attentions:
-            stack.enter_context(changed_outputs(attention, keep))
-        yield outputs
+def output_bias(attention: MultiHeadAttention) -> Tensor:
+    """The bias of the output projection (C,), or zeros."""
+    bias = getattr(attention.out_proj, "bias", None)
+    if bias is not None:
+        return bias
+    return torch.zeros(attention.out_dim).to(next(attention.parameters()))
 
 
 def measure_replacements(

@@ -3,7 +3,8 @@
 Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity
-from headscope.analysis.head_outputs import kept_outputs
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import METRICS, best_offset, offset_sums, uniform
 from headscope.analysis.repeats import (
@@ -21,8 +21,8 @@ from headscope.analysis.repeats import (
     can_measure_repeats,
 )
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
-from headscope.nn import GPT
-from headscope.nn.capture import hidden_and_weights
+from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn.capture import capture
 
 MAX_WEIGHTS_PER_HEAD = 2**22
 """Maximum number of attention weights per head in a batch of windows. It limits the memory of a
@@ -40,8 +40,11 @@ class HeadStatistics:
     - `metrics`: the metrics by name, each a tensor (L, H).
     - `uniform`: the value of each metric of attention weights for uniform attention.
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
-    - `similarity` (L H, L H): the cosine similarity of each pair of heads.
-    - `windows`, `tokens`: the number N and the length T of the windows.
+    - `similarity` (L H, L H): the cosine similarity of each pair of heads. empty if the others
+      were stored without it.
+    - `windows`, `tokens`: the number N and the length T of the windows, and `source` where they
+      come from.
+    - `unjudged`: metrics that give no name, because too few queries see such a token.
     """
 
     metrics: dict[str, Tensor]
@@ -50,6 +53,8 @@ class HeadStatistics:
     similarity: Tensor
     windows: int
     tokens: int
+    source: str
+    unjudged: list[str]
 
     @property
     def heads(self) -> list[str]:
@@ -62,6 +67,7 @@ def measure_heads(
     model: GPT,
     windows: Tensor,
     *,
+    source: str = "these texts",
     kinds: TokenKinds | None = None,
     thresholds: Thresholds | None = None,
     repeats: RepeatProbe | None = None,
@@ -85,9 +91,10 @@ def measure_heads(
     similarity, effects = torch.zeros(()), torch.zeros(())
     batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)
     for batch in track(windows.to(model.device).split(batch_size)):
-        with kept_outputs(model) as outputs:
-            final, weights = hidden_and_weights(model, batch)  # (L, N, H, T, T)
-        effects = effects + len(batch) * direct_effects(model, batch, final, outputs).cpu()
+        found = capture(model, batch)
+        weights = found.attention  # (L, N, H, T, T)
+        pushes = direct_effects(model, batch, found.residual[-1], found.outputs)
+        effects = effects + len(batch) * pushes.cpu()
         visible = visible_in(model, batch)
         targets = targets_in(batch, kinds)
         sides = [(sums, weights)]
@@ -119,16 +126,43 @@ def measure_heads(
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
-    too_few = {name for name, count in counts.items() if count < MIN_QUERIES}
-    judged = {name: metric for name, metric in metrics.items() if name not in too_few}
+    unjudged = [name for name, count in counts.items() if count < MIN_QUERIES]
     return HeadStatistics(
         metrics=metrics,
         uniform=uniform_metrics,
-        types=head_types(judged, uniform_metrics, thresholds=thresholds),
+        types=names_of(model, metrics, uniform_metrics, unjudged, thresholds),
         similarity=(similarity / len(windows)).clamp(0, 1),
         windows=len(windows),
         tokens=length,
+        source=source,
+        unjudged=unjudged,
     )
+
+
+def names_of(
+    model: GPT,
+    metrics: Mapping[str, Tensor],
+    uniform: Mapping[str, float],
+    unjudged: Sequence[str],
+    thresholds: Thresholds | None = None,
+) -> list[HeadType]:
+    """The names of the heads of `model` by their metrics, without those in `unjudged`."""
+    judged = {name: metric for name, metric in metrics.items() if name not in unjudged}
+    untrained = torch.tensor([[untrained_unevenness(layer)] for layer in model.attentions])
+    return head_types(judged, uniform, thresholds=thresholds, untrained=untrained)
+
+
+def untrained_unevenness(layer: MultiHeadAttention) -> float:
+    """The `unevenness` of untrained heads, at most. It is 0 unless queries and keys are normalized:
+    then the scores of random directions have the standard deviation s = scale sqrt(D), also before
+    training. For normally distributed scores and many keys, unevenness is erf(s / sqrt(8))."""
+    deviation = layer.scale * math.sqrt(layer.head_dim) if layer.qk_norm else 0.0
+    return 1.05 * math.erf(deviation / math.sqrt(8))
+
+
+def window_count(length: int, tokens: int) -> int:
+    """The number of windows of `length` tokens with about this number of tokens, at least one."""
+    return max(1, tokens // length)
 
 
 def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:

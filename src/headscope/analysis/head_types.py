@@ -31,7 +31,7 @@ NARROW = {
 """For each metric, the name of a head that attends to few keys. If several names
 fit, the head gets the name with the largest ratio of excess to threshold."""
 
-SOME_QUERIES = {"induction", "same_token"}
+SOME_QUERIES = {"induction", "same_token", "punctuation"}
 """The metrics that are averaged over a few queries only, or over other texts. Attention can be
 nearly uniform on a text, although one of them is high."""
 
@@ -47,6 +47,8 @@ BROAD = {
 head gets the first of them."""
 
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
+NEAR = 0.1
+"""A name is uncertain if a value that decides it is this close to its threshold, as a share."""
 
 
 Threshold = Annotated[float, 0.001, 1]
@@ -95,12 +97,15 @@ class HeadType:
       0 for the names global and mixed, which a head gets if no other name fits, and for heads
       without a name.
     - `offset`: for a fixed-offset head, how many tokens it looks back. Otherwise 0.
+    - `uncertain`: whether another text might give another name, because a value that decides the
+      name is near its threshold.
     """
 
     name: str
     score: float
     ratio: float
     offset: int = 0
+    uncertain: bool = False
 
     @property
     def label(self) -> str:
@@ -114,19 +119,22 @@ def head_types(
     *,
     causal: bool = True,
     thresholds: Thresholds | None = None,
+    untrained: Tensor | float = 0.0,
 ) -> list[HeadType]:
-    """The name of each head with its score, layer by layer.
+    """The name of each head with its score, layer by layer. `untrained`, a number or (L, H), is the
+    `unevenness` of untrained heads: a head that is not more uneven is neither global nor mixed.
 
     `metrics` contains the metrics of `head_metrics`. It may also contain the metrics of
     `repeat_metrics` and the metrics that `targets_in` lists. `uniform` contains the value of each
     metric for uniform attention. A head gets the first name that fits:
 
     1. A name in NARROW. If several names fit, the head gets the name with the largest ratio of
-       excess to threshold. If the metric `unevenness` is below the threshold `even`, only the
-       metrics in SOME_QUERIES count.
+       excess to threshold. If the attention is nearly uniform, only the metrics in SOME_QUERIES
+       count.
     2. "-" (no name) if `unevenness` is below `even`: the attention is nearly uniform.
     3. The first name in BROAD that fits.
-    4. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
+    4. "-" if `unevenness` is below `untrained`.
+    5. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
 
     The names next-token, adjacent, backward and forward are used only for attention without a
     causal mask. See docs/glossary.md for all names.
@@ -154,11 +162,13 @@ def head_types(
         scores["rare"] = 1 - flat["frequent"]
     if not causal:
         scores["adjacent"] = adjacent
+    least = torch.as_tensor(untrained).expand_as(metrics["unevenness"]).flatten()
     return [
         _head_type(
             {metric: float(ratio[head]) for metric, ratio in ratios.items()},
             {metric: float(score[head]) for metric, score in scores.items()},
             thresholds,
+            float(least[head]),
         )
         for head in range(len(flat["unevenness"]))
     ]
@@ -174,23 +184,36 @@ def excess(metric: Tensor, uniform: Tensor | float) -> Tensor:
 
 
 def _head_type(
-    ratios: Mapping[str, float], scores: Mapping[str, float], thresholds: Thresholds
+    ratios: Mapping[str, float],
+    scores: Mapping[str, float],
+    thresholds: Thresholds,
+    untrained: float,
 ) -> HeadType:
     """The name of one head. `ratios` contains excess / threshold for each metric. A name fits if
     its ratio is at least 1."""
-    even = scores["unevenness"] < thresholds.even
+    unevenness, even, spread = scores["unevenness"], thresholds.even, thresholds.spread
     judged = [
-        metric for metric in NARROW if metric in ratios and (not even or metric in SOME_QUERIES)
+        metric
+        for metric in NARROW
+        if metric in ratios and (unevenness >= even or metric in SOME_QUERIES)
     ]
     narrow = max(judged, key=lambda metric: ratios[metric], default="")
-    if ratios.get(narrow, 0.0) >= 1:
+    best = ratios.get(narrow, 0.0)
+    if best >= 1:
         offset = int(scores["offset"]) if narrow == "fixed_offset" else 0
-        return HeadType(NARROW[narrow], scores[narrow], ratios[narrow], offset)
-    if even:
-        return HeadType(NONE, scores["unevenness"], 0.0)
+        return HeadType(NARROW[narrow], scores[narrow], best, offset, uncertain=best < 1 + NEAR)
+    near = best > 1 - NEAR or abs(unevenness - even) < NEAR * even
+    if unevenness < even:
+        return HeadType(NONE, unevenness, 0.0, uncertain=near)
     for metric, name in BROAD.items():
-        if ratios.get(metric, 0.0) >= 1:
-            return HeadType(name, scores[metric], ratios[metric])
-    if scores["global"] >= thresholds.spread:
-        return HeadType(GLOBAL, scores["global"], 0.0)
-    return HeadType(MIXED, scores["unevenness"], 0.0)
+        ratio = ratios.get(metric, 0.0)
+        near = near or abs(ratio - 1) < NEAR
+        if ratio >= 1:
+            return HeadType(name, scores[metric], ratio, uncertain=near)
+    near = near or abs(unevenness - untrained) < NEAR * untrained
+    if unevenness < untrained:
+        return HeadType(NONE, unevenness, 0.0, uncertain=near)
+    near = near or abs(scores["global"] - spread) < NEAR * spread
+    if scores["global"] >= spread:
+        return HeadType(GLOBAL, scores["global"], 0.0, uncertain=near)
+    return HeadType(MIXED, unevenness, 0.0, uncertain=near)

@@ -7,6 +7,7 @@ Shapes: T tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,10 +17,12 @@ from headscope.analysis.patching import (
     PatchingResult,
     patch_heads,
 )
-from headscope.checkpoint import Checkpoint
 from headscope.data.labels import token_labels
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
+
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class PatchTexts:
     metric_name: str
     position: int | None
 
-    def run(self, loaded: Checkpoint) -> PatchingResult:
+    def run(self, loaded: "TrainedModel") -> PatchingResult:
         """Exchange each head between the two texts. Raises UserError if the metric is the same on
         both texts, because there is nothing to restore."""
         result = patch_heads(
@@ -60,7 +63,7 @@ class PatchTexts:
 
 
 def patch_texts(
-    loaded: Checkpoint,
+    loaded: "TrainedModel",
     *,
     clean: str | None,
     corrupted: str | None,

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, compositions, random_composition
-from headscope.analysis.head_outputs import Head, replaced_heads
-from headscope.analysis.trace import Trace, trace
+from headscope.analysis.head_outputs import Head, head_outputs, output_matrices, replaced_heads
 from headscope.nn import GPT
-from headscope.nn.capture import evaluating
+from headscope.nn.capture import ForwardPass, capture, evaluating
 
 Measure = Callable[[Tensor, Tensor], float]
 """Maps the weights of the receiver (N, T, T), and the output of the last block (N, T, C), to a
@@ -30,18 +29,19 @@ WAYS = (*KINDS, "all")
 
 @torch.no_grad()
 def patch_paths(
-    model: GPT, tokens: Tensor, receiver: Head, measure: Measure, new: Tensor | None = None
+    model: GPT, tokens: Tensor, receiver: Head, measure: Measure, other: Tensor | None = None
 ) -> tuple[float, dict[str, Tensor]]:
     """Measure the texts, tokens (N, T), once for each earlier head and each of WAYS, with this path
-    changed. `new` (N, L, H, T, C) are the outputs that senders get on the path, by default zeros,
-    for example `Trace.heads` on other texts. Returns the number without a change and, for each way,
-    the numbers (L', H) with a change, for the L' layers before the receiver."""
+    changed. On the path, senders get their outputs on the texts `other` (N, T), by default zeros.
+    Returns the number without a change and, for each way, the numbers (L', H) with a change, for
+    the L' layers before the receiver."""
     layer, head = receiver
     with evaluating(model):
-        clean = trace(model, tokens)
+        clean = capture(model, tokens)
+        new = None if other is None else head_outputs(model, other)
         mask = model.document_mask(tokens)
         block = model.blocks[layer]
-        normal = block.attention_norm(clean.residual[:, layer])
+        normal = block.attention_norm(clean.residual[layer])
 
         def measured(query: Tensor, key: Tensor, value: Tensor) -> float:
             found = block.attention.compute_heads(
@@ -51,7 +51,7 @@ def patch_paths(
             assert found.weights is not None  # the explicit path returns them
             which = torch.tensor([head], device=tokens.device)
             with replaced_heads(block.attention, which, outputs):
-                x = block(clean.residual[:, layer], model.position, mask=mask)
+                x = block(clean.residual[layer], model.position, mask=mask)
             for later in model.blocks[layer + 1 :]:
                 x = later(x, model.position, mask=mask)
             return measure(found.weights[:, head], x)
@@ -59,9 +59,10 @@ def patch_paths(
         after = {way: torch.zeros(layer, block.attention.heads) for way in WAYS}
         for early in range(layer):
             for sender in range(block.attention.heads):
-                change = -clean.heads[:, early, sender]
+                change = -clean.outputs[early][:, :, sender]  # (N, T, D)
                 if new is not None:
-                    change = change + new[:, early, sender]
+                    change = change + new[early][:, :, sender]
+                change = change @ output_matrices(model.attentions[early])[sender].mT
                 x = receiver_input(model, clean, early, layer, change)
                 read = block.attention_norm(x)
                 for way in WAYS:
@@ -70,12 +71,12 @@ def patch_paths(
         return measured(normal, normal, normal), after
 
 
-def receiver_input(model: GPT, clean: Trace, early: int, late: int, change: Tensor) -> Tensor:
+def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change: Tensor) -> Tensor:
     """The input (N, T, C) of layer `late` when `change` is added to the output of the attention of
     layer `early`, and all attention in between keeps its outputs."""
-    x = clean.residual[:, early]
+    x = clean.residual[early]
     for layer in range(early, late):
-        x = x + clean.heads[:, layer].sum(dim=1) + clean.rest[:, layer]
+        x = x + clean.attended[layer]
         if layer == early:
             x = x + change
         x = model.blocks[layer].feed(x)
@@ -83,13 +84,13 @@ def receiver_input(model: GPT, clean: Trace, early: int, late: int, change: Tens
 
 
 def needs(
-    model: GPT, tokens: Tensor, receiver: Head, measure: Measure, new: Tensor | None = None
+    model: GPT, tokens: Tensor, receiver: Head, measure: Measure, other: Tensor | None = None
 ) -> list[dict[str, str | float]]:
     """A row for each earlier head: its name `head`, the compositions `q_composition`,
     `k_composition` and `v_composition` of `receiver` with it, their value `random_composition` for
     random matrices, and the changes `q_path`, `k_path`, `v_path` and `all_paths` of the measured
     number in `patch_paths`. The largest absolute change of `all_paths` comes first."""
-    before, found = patch_paths(model, tokens, receiver, measure, new)
+    before, found = patch_paths(model, tokens, receiver, measure, other)
     composed = compositions(model)
     rows: list[dict[str, str | float]] = []
     for early, sender in np.ndindex(*found["all"].shape):

@@ -24,7 +24,7 @@ from torch import Tensor
 from headscope.analysis.metrics import previous_mass, uniform
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.capture import attention_weights
+from headscope.nn.capture import capture
 
 TEXTS, BATCH_SIZE = 64, 8
 """Number of texts in a report, and number of texts in a batch."""
@@ -197,8 +197,8 @@ class RepeatProbe:
         sums: dict[str, Tensor] = {}
         texts = len(self.texts.tokens)
         for batch in torch.arange(texts).split(BATCH_SIZE):
-            weights = attention_weights(model, self.texts.tokens[batch].to(model.device))
-            for name, batch_sum in self._sums(weights, batch).items():
+            found = capture(model, self.texts.tokens[batch].to(model.device))
+            for name, batch_sum in self._sums(found.attention, batch).items():
                 sums[name] = sums.get(name, 0) + batch_sum
         return {name: total / texts for name, total in sums.items()}
 

@@ -12,10 +12,16 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headscope.analysis.metrics import counted_queries, visible_keys
+from headscope.data.tokenizer import Tokenizer
+
+MAX_COUNTED_TOKENS = 2**20
+"""To find the frequent tokens of a corpus, at most this many of its tokens are counted. This limits
+the time."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,16 @@ def classify_tokens(pieces: Sequence[bytes], counts: Tensor | None = None) -> To
         partial=torch.tensor(["\ufffd" in piece.decode(errors="replace") for piece in pieces]),
         frequent=None if counts is None else most_frequent(counts),
     )
+
+
+def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
+    """Classify the tokens in the vocabulary of a tokenizer. If given, `tokens` (N,) are the tokens
+    of a corpus. Its first MAX_COUNTED_TOKENS tokens are counted to find the frequent tokens."""
+    size = tokenizer.vocab_size
+    counts = None
+    if tokens is not None:
+        counts = torch.from_numpy(np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size))
+    return classify_tokens([tokenizer.token_bytes(token) for token in range(size)], counts)
 
 
 def are_punctuation(pieces: Sequence[bytes]) -> list[bool]:

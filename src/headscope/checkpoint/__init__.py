@@ -9,12 +9,7 @@ from headscope.checkpoint.file import read as read
 from headscope.checkpoint.file import write as write
 from headscope.checkpoint.finding import find as find
 from headscope.checkpoint.finding import pick_device as pick_device
-from headscope.checkpoint.loading import AttentionReading as AttentionReading
-from headscope.checkpoint.loading import Checkpoint as Checkpoint
 from headscope.checkpoint.loading import check_sizes as check_sizes
-from headscope.checkpoint.loading import load as load
 from headscope.checkpoint.loading import load_weights as load_weights
 from headscope.checkpoint.loading import own_tokenizer as own_tokenizer
 from headscope.checkpoint.loading import sources as sources
-from headscope.checkpoint.loading import stored_corpus as stored_corpus
-from headscope.checkpoint.loading import with_block_size as with_block_size

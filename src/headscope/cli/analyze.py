@@ -35,7 +35,7 @@ def analyze(
     checkpoint: str | None,
     text: str | None,
     output_dir: str | None,
-    windows: Positive,
+    windows: Positive | None,
     ablation: bool,
     gradients: bool,
     replace_by: Literal["zero", "mean"],
@@ -56,10 +56,11 @@ def analyze(
     from headscope.analysis.patch_texts import patch_texts
     from headscope.analysis.report.console import print_report
     from headscope.analysis.report.inputs import Ablation, ReportInput
-    from headscope.analysis.report.selection import parse_head_pair, select
     from headscope.analysis.report.write import write_report
-    from headscope.checkpoint import pick_device, stored_corpus
+    from headscope.checkpoint import pick_device
+    from headscope.cli.selection import parse_head_pair, select
     from headscope.evaluation import validation_text
+    from headscope.trained.heads_file import stored_statistics
 
     if tensorboard:  # needs the package tensorboard
         from headscope.tensorboard.snapshot_events import event_file
@@ -73,7 +74,7 @@ def analyze(
     if any(value is not None for value in vars(patch).values()):
         texts = patch_texts(loaded, **asdict(patch))
         patching = texts, texts.run(loaded)
-    validation = cache(lambda: validation_text(stored_corpus(loaded), loaded.tokenizer))
+    validation = cache(lambda: validation_text(loaded.corpus(), loaded.tokenizer))
     length = loaded.model.block_size
     if text is None:
         report = ReportInput.of_validation(loaded, validation(), windows)
@@ -90,10 +91,13 @@ def analyze(
         removal = Ablation.on(validation(), replace_by, windows=ablation_windows, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
+    named = build_part(thresholds, "thresholds")
+    same_windows = text is None and windows is None
     statistics, effects = write_report(
         report,
         folder,
-        thresholds=build_part(thresholds, "thresholds"),
+        thresholds=named,
+        known=partial(stored_statistics, thresholds=named) if same_windows else lambda loaded: None,
         ablation=removal,
         patching=patching,
         pair=pair,

@@ -25,8 +25,9 @@ def convert(
     output: str | None,
 ) -> None:
     """Converts one model and prints what was written."""
-    from headscope.checkpoint import find, load
+    from headscope.checkpoint import find
     from headscope.conversion.convert import export_model, import_model
+    from headscope.trained import load
 
     if (source is None) == (to is None):
         raise UserError(

@@ -26,11 +26,12 @@ def evaluate(
     """Prints the losses to standard output as a JSON object. With `block_size=`, prints a list with
     one object for each block size."""
     from headscope import evaluation
-    from headscope.checkpoint import find, load, pick_device, stored_corpus
+    from headscope.checkpoint import find, pick_device
+    from headscope.trained import load
 
     loaded = load(find(checkpoint), device=pick_device(device))
     used = evaluation.choose_precision(precision, loaded)
-    corpus = build_part(data, "data") if data else stored_corpus(loaded)
+    corpus = build_part(data, "data") if data else loaded.corpus()
     text = evaluation.validation_text(corpus, loaded.tokenizer)
     if block_size is None:
         found = evaluation.evaluate(loaded.model, text, batch_size=batch_size, precision=used)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headscope import checkpoint
+from headscope import checkpoint, trained
 from headscope.comparison.bare_loop import bare_loop
 from headscope.comparison.charts import choice_chart, length_chart
 from headscope.comparison.sweep import SweepRun
@@ -87,7 +87,7 @@ def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
     """The model size, the bits per byte of each seed, and the mean over the seeds. If there are
     several seeds, also the sample standard deviation. `runs` are the runs of one choice."""
     bits = {run.settings["seed"]: run.summary["val_bits_per_byte"] for run in runs}
-    model = checkpoint.load(runs[0].last).model
+    model = trained.load(runs[0].last).model
     return {
         "parameters": model.parameter_count(),
         "cache_bytes_per_token": cache_bytes_per_token(model),
@@ -113,8 +113,8 @@ def bits_per_byte_at_lengths(
     """Bits per byte of a run at each of `block_sizes` that its position encoding supports."""
 
     def measure() -> dict[str, float]:
-        loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
-        text = validation_text(checkpoint.stored_corpus(loaded), loaded.tokenizer)
+        loaded = trained.load(run.last, device=checkpoint.pick_device("auto"))
+        text = validation_text(loaded.corpus(), loaded.tokenizer)
         sizes: Any = {"batch_size": EVALUATION_BATCH, "block_sizes": block_sizes}
         found = evaluate_lengths(loaded, text, **sizes)
         lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in found}
@@ -161,7 +161,7 @@ def measure_speed(
 
 def sampling_speed(run: SweepRun) -> float:
     """Tokens per second when sampling one text of `block_size` tokens."""
-    loaded = checkpoint.load(run.last, device=checkpoint.pick_device("auto"))
+    loaded = trained.load(run.last, device=checkpoint.pick_device("auto"))
     started = time.perf_counter()
     tokens = generate_tokens(
         loaded.model,

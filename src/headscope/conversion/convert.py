@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from headscope.checkpoint import Checkpoint, read
+from headscope.checkpoint import read
 from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt import export_nanogpt, is_nanogpt, read_nanogpt
-from headscope.errors import UserError
+from headscope.data.own_files import TextFiles
+from headscope.evaluation import validation_text
 from headscope.terminal import command
+from headscope.trained import TrainedModel
+from headscope.trained.heads_file import measure_checkpoints
 
 
-def export_safetensors(loaded: Checkpoint, output: Path) -> list[str]:
+def export_safetensors(loaded: TrainedModel, output: Path) -> list[str]:
     """Writes the new run folder `output` with a copy of the checkpoint without optimizer state.
     Returns lines to print."""
     stored = read(loaded.path)
@@ -22,7 +25,7 @@ def export_safetensors(loaded: Checkpoint, output: Path) -> list[str]:
     return [f"Written: {output}/checkpoints/best.safetensors, without optimizer state"]
 
 
-FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
+FORMATS: dict[str, Callable[[TrainedModel, Path], list[str]]] = {
     "huggingface": export_huggingface,
     "nanogpt": export_nanogpt,
     "safetensors": export_safetensors,
@@ -36,14 +39,17 @@ def import_model(
     source: str, output: Path, *, text: Path | None = None, block_size: int | None = None
 ) -> list[str]:
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
-    Returns lines to print. Raises UserError if the model cannot be converted."""
+    The heads are measured on the validation split of the file `text`, if it is given. Returns lines
+    to print. Raises UserError if the model cannot be converted."""
     if is_nanogpt(Path(source)):
         loaded = read_nanogpt(Path(source), text, block_size)
-    elif text is not None:
-        raise UserError(f"text={text} is only for checkpoints of nanoGPT, .pt files: leave it out")
     else:
         loaded = load_folder(folder_of(source), block_size=block_size)
+    of_text = validation_text(TextFiles(path=str(text)), loaded.tokenizer) if text else None
     write_checkpoint(output, loaded)
+    if of_text is not None:
+        device = loaded.model.device
+        measure_checkpoints(output / "checkpoints", of_text.tokens, device, source=f"{text}")
     model = loaded.model
     return [
         f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
@@ -57,7 +63,7 @@ def import_model(
     ]
 
 
-def export_model(loaded: Checkpoint, to: str, output: Path) -> list[str]:
+def export_model(loaded: TrainedModel, to: str, output: Path) -> list[str]:
     """Writes a checkpoint to the new folder `output` in the format `to`. Returns lines to print.
     Raises UserError if the model does not fit the format."""
     return FORMATS[to](loaded, output)

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from headscope.checkpoint import Checkpoint
 from headscope.config.parts import Part
 from headscope.conversion import proof
 from headscope.conversion.classes import HuggingFaceClass
@@ -30,6 +29,7 @@ from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
 from headscope.errors import UserError
 from headscope.files import json_text, replacing, write_atomically
+from headscope.trained import TrainedModel
 
 OWN_CLASS = "HeadscopeForCausalLM"
 
@@ -40,7 +40,7 @@ NEW_TOKENS = 16
 """The most tokens that both models generate."""
 
 
-def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
+def export_huggingface(loaded: TrainedModel, output: Path) -> list[str]:
     """Writes `loaded` to the new folder `output`. Returns lines to print.
 
     Raises UserError if transformers is missing. Raises NotEqual, and leaves no files, if
@@ -56,7 +56,9 @@ def export_huggingface(loaded: Checkpoint, output: Path) -> list[str]:
         return write_and_prove(loaded, output, None)
 
 
-def write_and_prove(loaded: Checkpoint, output: Path, theirs: HuggingFaceClass | None) -> list[str]:
+def write_and_prove(
+    loaded: TrainedModel, output: Path, theirs: HuggingFaceClass | None
+) -> list[str]:
     """Like `export_huggingface`. `theirs` is the class of transformers, or None for our own."""
     with new_folder(output) as folder:
         write_model(loaded, folder, theirs)
@@ -74,7 +76,7 @@ def write_and_prove(loaded: Checkpoint, output: Path, theirs: HuggingFaceClass |
     ]
 
 
-def write_model(loaded: Checkpoint, folder: Path, theirs: HuggingFaceClass | None) -> None:
+def write_model(loaded: TrainedModel, folder: Path, theirs: HuggingFaceClass | None) -> None:
     """Writes the weights, the configurations and, for our own class, its source to `folder`."""
     model, end = loaded.config.model, loaded.tokenizer.end_of_text
     if theirs is None:
@@ -122,7 +124,7 @@ def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict
     }
 
 
-def write_tokenizer(loaded: Checkpoint, folder: Path) -> None:
+def write_tokenizer(loaded: TrainedModel, folder: Path) -> None:
     """Writes the files of the tokenizer to `folder`, with the context length of the model, which
     not all classes have in config.json."""
     files = tokenizer_files(loaded.tokenizer)
@@ -146,7 +148,7 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
 # --- the proof in a new process ---
 
 
-def prove(folder: Path, loaded: Checkpoint, *, own_class: bool) -> tuple[str, str]:
+def prove(folder: Path, loaded: TrainedModel, *, own_class: bool) -> tuple[str, str]:
     """Opens `folder` with transformers in a new process, and compares it with `loaded`. Only if
     `own_class`, transformers may run the code in the folder. Returns a sentence that says what was
     compared, and the greedy text.
@@ -162,7 +164,7 @@ def prove(folder: Path, loaded: Checkpoint, *, own_class: bool) -> tuple[str, st
     return proven
 
 
-def request_for(loaded: Checkpoint, *, own_class: bool) -> dict[str, Any]:
+def request_for(loaded: TrainedModel, *, own_class: bool) -> dict[str, Any]:
     """What reload.py computes."""
     gpt = loaded.model
     tokens, positions = proof.probe(gpt.vocab_size, gpt.block_size, loaded.tokenizer.end_of_text)
@@ -206,7 +208,9 @@ def run_reload(folder: Path, work: Path) -> None:
         raise NotEqual(f"transformers cannot open the exported folder: {lines[-1][:500]}")
 
 
-def check(loaded: Checkpoint, request: dict[str, Any], results: dict[str, Any]) -> tuple[str, str]:
+def check(
+    loaded: TrainedModel, request: dict[str, Any], results: dict[str, Any]
+) -> tuple[str, str]:
     """Compares the results of reload.py with our model. For the result, see `prove`."""
     tokenizer, text, generated = loaded.tokenizer, request["text"], results["generated"]
     if results["problems"]:
@@ -228,7 +232,7 @@ def check(loaded: Checkpoint, request: dict[str, Any], results: dict[str, Any]) 
 
 @torch.no_grad()
 def check_greedy(
-    loaded: Checkpoint, prompt: list[int], generated: list[int], new_tokens: int
+    loaded: TrainedModel, prompt: list[int], generated: list[int], new_tokens: int
 ) -> None:
     """Raises NotEqual unless each new token in `generated` has the highest logit of our model. Of
     two logits that are equal within the tolerance, either may be chosen. The text may end early

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from headscope.checkpoint import Checkpoint
 from headscope.checkpoint.building import build_model
 from headscope.checkpoint.file import is_finite
 from headscope.checkpoint.loading import WithoutInitialization
@@ -20,6 +19,7 @@ from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.errors import UserError, first_line, short
 from headscope.files import parse_json
 from headscope.nn import GPT
+from headscope.trained import TrainedModel
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
@@ -64,7 +64,7 @@ def folder_of(source: str) -> Path:
         ) from error
 
 
-def load_folder(folder: Path, *, block_size: int | None = None) -> Checkpoint:
+def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
     """The model in a Hugging Face folder, on the CPU, in evaluation mode and float32.
 
     `block_size` is a shorter context length than that of the model. By default it is the same, but

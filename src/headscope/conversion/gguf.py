@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.checkpoint import Checkpoint
 from headscope.config.parts import Part
 from headscope.conversion.classes import name_of, part, projection_rows
 from headscope.conversion.new_folder import new_folder
@@ -24,10 +23,11 @@ from headscope.conversion.standard_form import standard_form
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
 from headscope.terminal import printable
+from headscope.trained import TrainedModel
 
 
 @torch.no_grad()
-def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
+def export_gguf(loaded: TrainedModel, output: Path) -> list[str]:
     """Writes `loaded` to model.gguf in the new folder `output`. Returns lines to print.
 
     Raises UserError if llama.cpp has no architecture that fits the model, or no tokenizer that fits
@@ -52,7 +52,7 @@ def export_gguf(loaded: Checkpoint, output: Path) -> list[str]:
     ]
 
 
-def fitting(loaded: Checkpoint) -> tuple[str, dict[str, np.ndarray]]:
+def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
     """The architecture in llama.cpp that computes the function of the model, and its tensors, with
     axes in PyTorch's order. Raises UserError if there is none."""
     import gguf
@@ -95,7 +95,7 @@ def fitting(loaded: Checkpoint) -> tuple[str, dict[str, np.ndarray]]:
     }
 
 
-def fields(loaded: Checkpoint, name: str) -> dict[str, Any]:
+def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
     """The fields of the architecture `name`: GGUFWriter has a method add_<key> for each key.
 
     The tokens are in the byte-level alphabet of GPT-2. llama.cpp needs a token for each row of the

@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from headscope import checkpoint
-from headscope.checkpoint import Checkpoint
 from headscope.config.parse import parse
 from headscope.config.parts import Part
 from headscope.config.training import TrainConfig
@@ -18,9 +17,10 @@ from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.trained import TrainedModel
 
 
-def write_checkpoint(output: Path, loaded: Checkpoint) -> None:
+def write_checkpoint(output: Path, loaded: TrainedModel) -> None:
     """Writes the new run folder `output` with the checkpoint best.safetensors of an imported model.
 
     The checkpoint has no training state: a run can start from it with init_from=, but it cannot be
@@ -74,7 +74,7 @@ def imported(
     name: str,
     text: Path | None = None,
     step: int = 0,
-) -> Checkpoint:
+) -> TrainedModel:
     """The checkpoint of a model of another tool. `text` is the text that it was trained on, if that
     is known, and `step` the number of steps."""
     settings: Any = OmegaConf.to_container(OmegaConf.create(UNTRAINED))
@@ -82,7 +82,7 @@ def imported(
         settings["data"] = {"_target_": "headscope.TextFiles", "path": str(text)}
     settings |= {"name": name, "model": model}
     config = parse(TrainConfig, settings, composed=False)
-    return Checkpoint(path, gpt, tokenizer, config, step, "32-true", None)
+    return TrainedModel(path, gpt, tokenizer, config, step, "32-true", None)
 
 
 def check_block_size(block_size: int | None, longest: int) -> None:

@@ -10,15 +10,15 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from headscope.checkpoint import Checkpoint
 from headscope.files import json_text, read_json, read_summary
 from headscope.terminal import printable
+from headscope.trained import TrainedModel
 
 LONGEST = 200
 """The most characters of a text that the card shows outside the configuration."""
 
 
-def model_card(loaded: Checkpoint, *, load: str, checked: str) -> str:
+def model_card(loaded: TrainedModel, *, load: str, checked: str) -> str:
     """The text of README.md. `load` is Python code that opens the folder. `checked` is a sentence
     that says how the export was checked."""
     config, run = loaded.config, loaded.path.parent.parent

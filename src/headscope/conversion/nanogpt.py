@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.checkpoint import Checkpoint, build_model
+from headscope.checkpoint import build_model
 from headscope.checkpoint.file import is_finite
 from headscope.checkpoint.loading import WithoutInitialization, load_weights
 from headscope.config.parse import parse_part
@@ -27,6 +27,7 @@ from headscope.data.tokenizer import CharTokenizer, Tokenizer, char, gpt2, with_
 from headscope.errors import UserError
 from headscope.files import replacing
 from headscope.nn import GPT, MultiHeadAttention
+from headscope.trained import TrainedModel
 
 GPT2_SIZES = (50257, 50304)
 """The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads
@@ -85,7 +86,7 @@ def is_nanogpt(path: Path) -> bool:
     return path.suffix == ".pt" and path.is_file()
 
 
-def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -> Checkpoint:
+def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -> TrainedModel:
     """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode.
 
     `text` is the file that a model of characters was trained on: the tokens are its characters.
@@ -165,7 +166,7 @@ def finite(name: str, weight: Any) -> Tensor:
 
 
 @torch.no_grad()
-def export_nanogpt(loaded: Checkpoint, output: Path) -> list[str]:
+def export_nanogpt(loaded: TrainedModel, output: Path) -> list[str]:
     """Writes ckpt.pt, and for a tokenizer of characters meta.pkl, to the new folder `output`.
     Returns lines to print. Raises UserError if nanoGPT cannot express the model or the tokenizer.
     Raises NotEqual, and leaves no files, if the logits differ."""

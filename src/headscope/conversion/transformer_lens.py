@@ -22,18 +22,18 @@ from transformer_lens.model_bridge.generalized_components.base import Generalize
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoTokenizer
 
-from headscope.checkpoint import Checkpoint
 from headscope.conversion.export import OWN_CLASS, write_tokenizer
 from headscope.conversion.own_class import modeling_headscope as own
 from headscope.nn import Position
 from headscope.nn.dot_product import one_per_query_head
 from headscope.nn.masks import combine_masks
+from headscope.trained import TrainedModel
 
 POSITION_TYPES = {"Rotary": "rotary", "Alibi": "alibi", "Relative": "relative_positional_bias"}
 """TransformerLens's names of position encodings that do not change the embeddings."""
 
 
-def to_transformer_lens(loaded: Checkpoint) -> TransformerBridge:
+def to_transformer_lens(loaded: TrainedModel) -> TransformerBridge:
     """The model of a checkpoint with the hooks of TransformerLens. No folder needs to be exported,
     and every model of headscope fits. The weights are copied."""
     config = own.HeadscopeConfig(

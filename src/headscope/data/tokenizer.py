@@ -19,6 +19,7 @@ from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
 from headscope.data.labels import token_labels
 from headscope.data.ranks import are_ranks, gpt2_ranks, ranks_from_text, ranks_to_text
 from headscope.errors import UserError
+from headscope.nn.checks import token_ids
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -99,9 +100,20 @@ class Tokenizer(ABC):
         """One readable label for each token of a text."""
         return token_labels(map(self.token_bytes, tokens))
 
+    def label(self, token: int) -> str:
+        """A readable label for a token of the vocabulary."""
+        return self.labels([token])[0]
+
     def vocabulary_labels(self) -> list[str]:
-        """A readable label for each token of the vocabulary, by its id."""
-        return [self.labels([token])[0] for token in range(self.vocab_size)]
+        """The label of each token of the vocabulary, by its id."""
+        return [self.label(token) for token in range(self.vocab_size)]
+
+    def tokens_of(self, text: str | Sequence[int]) -> list[int]:
+        """The tokens of a text, or token ids as they are. Raises UserError for what is not in the
+        vocabulary."""
+        return (
+            self.encode_prompt(text) if isinstance(text, str) else token_ids(text, self.vocab_size)
+        )
 
     def first_token(self) -> int:
         """The token with which an empty text begins. Raises UserError if there is no end-of-text

@@ -8,20 +8,12 @@ from typing import Any
 
 import torch
 
-from headscope.analysis.predictions import predictions
+from headscope.analysis.report.page import loss_curve, shown_run
 from headscope.analysis.snapshots import snapshot_of
-from headscope.explore.answers import (
-    TOP,
-    Explorer,
-    encode,
-    likely,
-    mean_loss,
-    prompt_length,
-    sampling_of,
-)
+from headscope.explore.answers import Explorer, prompt_length
 from headscope.explore.models import OpenModel
 from headscope.explore.protocol import Export, Reading
-from headscope.viewer.history import history, read_header
+from headscope.explore.reader import TOP, encode, likely, sampling_of
 from headscope.viewer.page import attention_page
 
 LISTED = 5
@@ -47,47 +39,31 @@ def described(chosen: OpenModel, request: Reading) -> str:
 @torch.no_grad()
 def page(explorer: Explorer, request: Export) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
-    runs: list[dict[str, Any]] = []
+    runs = []
     first = explorer.models.get(request.model)
     for reading in filter(None, (request, request.against)):
         given: dict[str, Any] = {"text": request.text, "tokens": request.tokens}
         if request.tokens is not None and explorer.models.get(reading.model).labels != first.labels:
             given = {"text": first.loaded.tokenizer.decode(request.tokens), "tokens": None}
         reading = replace(reading, **given)
-        chosen, text, found, losses = explorer.forward(reading)
-        header, *parts = snapshot_of(
-            found.attention,
-            chosen.statistics,
-            step=chosen.loaded.step,
-            labels=chosen.loaded.tokenizer.labels(text.tokens),
-            text_tokens=len(text.tokens),
-            predictions=predictions(chosen.loaded.model, found, chosen.labels),
-        )
-        keys = [str(number) for number in range(len(parts))]
-        mean = mean_loss(chosen.loaded, text, losses)
-        means = [] if mean is None else [mean]
-        loss = {
-            "name": "loss on this text",
-            "steps": [chosen.loaded.step][: len(means)],
-            "values": means,
-        }
-        run: dict[str, Any] = {"name": described(chosen, reading), "text": "text"}
-        run["history"] = history([read_header(header)], [keys], loss)
-        runs.append(run | {"parts": dict(zip(keys, parts, strict=True))})
+        chosen, _, found = explorer.forward(reading)
+        switched = [*reading.zero, *reading.mean, *reading.half]
+        shown = snapshot_of(found, chosen.statistics, switched=switched)
+        loss = loss_curve([found.step], [found.loss()])
+        runs.append(shown_run(described(chosen, reading), [shown], loss))
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs)
 
 
 @torch.no_grad()
 def table(explorer: Explorer, request: Export) -> Exported:
     """A row for each token of the text, with its loss and the most likely tokens after it."""
-    chosen, text, found, losses = explorer.forward(request)
-    labels = chosen.loaded.tokenizer.labels(text.tokens)
+    chosen, text, found = explorer.forward(request)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     listed = [f"{name}_{n}" for n in range(1, LISTED + 1) for name in ("next", "probability")]
     writer.writerow(["position", "id", "token", "loss", *listed])
     for position, (token, label, loss) in enumerate(
-        zip(text.tokens, labels, [None, *losses], strict=True)
+        zip(text.tokens, found.labels, [None, *found.losses.tolist()], strict=True)
     ):
         logits = chosen.loaded.model.unembed(found.residual[-1, position : position + 1])[0]
         rows = likely(chosen, logits.cpu().double(), request, ())["next"][:LISTED]
@@ -136,9 +112,6 @@ PROGRAM = '''"""What headscope's page showed."""
 
 from contextlib import nullcontext
 
-import torch
-import torch.nn.functional as F
-
 import headscope
 
 loaded = headscope.load({path!r}{parts})
@@ -146,19 +119,17 @@ block_size = loaded.model.block_size
 # {text}
 ids = {ids}
 tokens, prompt = ids[-block_size:], ids[:{start}]
+# Tokens that the losses of the run do not count are left out of the loss.
 with {heads}:
-    logits = loaded.logits(tokens)
-    attention = loaded.attention(tokens).weights  # layers, heads, queries, keys
-    shares = loaded.attribution(tokens, position={position}, token={target})
-    lens = loaded.lens(tokens)[:, {position}].softmax(-1)
+    reading = loaded.read(tokens, begun=tokens == ids)
+attention = reading.attention  # layers, heads, queries, keys
+shares = reading.attribution(position={position}, token={target})
+lens = reading.lens[:, {position}].softmax(-1)
 with {heads_of_prompt}:
     written = loaded.generate(prompt, {sampling})
 
-# Tokens that the losses of the run do not count are -100, which cross_entropy ignores.
-targets = loaded.targets(torch.tensor([tokens]), begun=tokens == ids)[0]
-loss = F.cross_entropy(logits[:-1], targets).item() if (targets >= 0).any() else None
-print("loss", loss)
-for probability, token in zip(*logits[{position}].softmax(-1).topk({top})):
+print("loss", reading.loss())
+for probability, token in zip(*reading.logits[{position}].softmax(-1).topk({top})):
     print(f"{{probability:.6f}}", *loaded.tokenizer.labels([token]))
 for part, share in shares.items():
     print(f"{{share:+.5f}}", part)

@@ -12,22 +12,23 @@ from zlib import crc32
 
 import torch
 
+import headscope
 from headscope import checkpoint
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
-from headscope.analysis.metrics import colour_scales
 from headscope.analysis.repeats import BATCH_SIZE
-from headscope.analysis.tokens import classify_tokens
+from headscope.analysis.tokens import classify_vocabulary
 from headscope.conversion.folder import is_model_folder
-from headscope.conversion.loaded import Loaded, load
 from headscope.errors import UserError
 from headscope.generation import generate_tokens
-from headscope.viewer.predictions import json_numbers
+from headscope.trained import TrainedModel
+from headscope.trained.heads_file import stored_statistics
 
 KEPT = re.compile(r"step_(\d+)\.safetensors")
 MAX_STEPS = 3
 """Maximum number of kept steps in memory."""
-TEXTS, TOKENS = 8, 64
-"""The metrics and names of heads are measured on this many texts, with at most this many tokens."""
+OWN_TOKENS, LENGTH, LARGE = 512, 64, 2**25
+"""Without stored metrics, heads are measured on texts with this many tokens together, of this
+length, or of a quarter of it in models with at least this many parameters, which write slowly."""
 
 
 @dataclass
@@ -37,7 +38,7 @@ class OpenModel:
 
     name: str
     title: str
-    loaded: Loaded
+    loaded: TrainedModel
     passes: OrderedDict[str, Any] = field(default_factory=OrderedDict)
 
     @cached_property
@@ -45,23 +46,28 @@ class OpenModel:
         """Texts that the model has written (N, T). They stand for its training text, which may not
         be on this machine."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        length = LENGTH if model.parameter_count() < LARGE else LENGTH // 4
+        length = min(length, model.block_size)
+        texts = OWN_TOKENS // length
         steps = generate_tokens(
             model,
-            [[tokenizer.first_token()]] * TEXTS,
-            max_new_tokens=min(TOKENS, model.block_size),
-            seeds=range(TEXTS),
+            [[tokenizer.first_token()]] * texts,
+            max_new_tokens=length,
+            seeds=range(texts),
             temperature=0.8,
         )
         return torch.tensor(list(steps)).T
 
     @cached_property
     def statistics(self) -> HeadStatistics:
-        """The metrics and names of all heads, on `own_texts` and, for induction, on repeated random
-        texts."""
-        model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        kinds = classify_tokens([tokenizer.token_bytes(n) for n in range(tokenizer.vocab_size)])
+        """The metrics and names of all heads, as they were measured when the run ended. Otherwise
+        they are measured now, on `own_texts` and, for induction, on repeated random texts."""
+        if stored := stored_statistics(self.loaded):
+            return stored
+        model, kinds = self.loaded.model, classify_vocabulary(self.loaded.tokenizer)
         repeats = repeat_probe(model, kinds, BATCH_SIZE)
-        return measure_heads(model, self.own_texts, kinds=kinds, repeats=repeats)
+        source = "texts that the model wrote"
+        return measure_heads(model, self.own_texts, source=source, kinds=kinds, repeats=repeats)
 
     @cached_property
     def labels(self) -> list[str]:
@@ -74,7 +80,7 @@ class OpenModel:
 
     def describe(self) -> dict[str, Any]:
         """What the page must know before it sends a text."""
-        model, statistics = self.loaded.model, self.statistics
+        model = self.loaded.model
         return {
             "name": self.name,
             "title": self.title,
@@ -87,22 +93,7 @@ class OpenModel:
             "vocab_size": self.loaded.tokenizer.vocab_size,
             "vocabulary": crc32("\n".join(self.labels).encode()),
             "end_of_text": self.loaded.tokenizer.end_of_text,
-            "example": self.loaded.tokenizer.decode(self.own_texts[0, : TOKENS // 2].tolist()),
-            "measured_tokens": statistics.windows * statistics.tokens,
-            "names": [head_type.label for head_type in statistics.types],
-            "scores": json_numbers([head_type.score for head_type in statistics.types]),
-            "ratios": json_numbers([head_type.ratio for head_type in statistics.types]),
-            "metrics": {
-                name: json_numbers(values.flatten().tolist())
-                for name, values in statistics.metrics.items()
-            },
-            "uniform": {
-                name: json_numbers([value])[0] for name, value in statistics.uniform.items()
-            },
-            "ends": {
-                name: json_numbers(ends)
-                for name, ends in colour_scales(statistics.metrics, statistics.tokens).items()
-            },
+            "example": self.loaded.tokenizer.decode(self.own_texts[0, : LENGTH // 2].tolist()),
         }
 
 
@@ -137,7 +128,7 @@ class Models:
         self.paths[name] = path
         self.listed.append({"name": name, "title": title})
         opened = self.get(name)
-        opened.describe()  # measures its heads now, so that the page opens at once
+        _ = opened.statistics  # measures its heads now, so that the page opens at once
         self.listed[-1]["step"] = opened.loaded.step
         for file in sorted(path.parent.iterdir()) if in_run else []:
             if kept := KEPT.fullmatch(file.name):
@@ -156,7 +147,7 @@ class Models:
             raise UserError(f"model={name[:80]}: choose one of {', '.join(self.paths)}")
         if name not in self.opened:
             [title] = [each["title"] for each in self.listed if each["name"] == name]
-            loaded = load(self.paths[name], device=self.device)
+            loaded = headscope.load(self.paths[name], device=self.device)
             self.opened[name] = OpenModel(name, title, loaded)
             steps = [each for each in self.opened if "@" in each]
             if len(steps) > MAX_STEPS:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from headscope.config.parse import Count, NonNegative, Positive, parse
 from headscope.errors import UserError
 
-VERSION = 1
+VERSION = 2
 MAX_TEXT = 100_000
 """Maximum number of characters of a text."""
 MAX_NEW_TOKENS = 10_000
@@ -44,10 +44,8 @@ class Sampling:
 class Read(Reading, Sampling):
     position: int = -1
     target: Count | None = None
-    head: str | None = None
     also: list[Count] = field(default_factory=list)
-    attention: list[Count] = field(default_factory=list)
-    thumbnails: bool = False
+    layers: list[Count] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, C embed_dim.
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from headscope.nn.attention import MultiHeadAttention
@@ -48,6 +49,10 @@ class Block(nn.Module):
 
     def feed(self, x: Tensor) -> Tensor:
         """The second branch: x plus the output of the feed-forward network, if there is one."""
+        return x if self.feed_forward is None else x + self.fed(x)
+
+    def fed(self, x: Tensor) -> Tensor:
+        """What the feed-forward network adds to x, zero if there is none."""
         if self.feed_forward is None:
-            return x
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+            return torch.zeros_like(x)
+        return self.dropout(self.feed_forward(self.feed_forward_norm(x)))

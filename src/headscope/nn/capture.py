@@ -1,86 +1,85 @@
-"""Captures attention weights, which the fused kernels do not return.
+"""Captures what a forward pass computes inside a model, also the attention weights, which the fused
+kernels do not return.
 
-Shapes: B batch, L layers, H heads, T tokens.
+Shapes: B batch, L layers, H heads, D head_dim, T queries, S keys, C embed_dim.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from headscope.nn.attention import MultiHeadAttention
-from headscope.nn.dot_product import HeadOutputs
 from headscope.nn.gpt import GPT
 
 
-@contextmanager
-def observed_attention(model: nn.Module, observe: Callable[[HeadOutputs], None]) -> Iterator[None]:
-    """Inside this `with` block, every call of an attention layer also calls `observe` with the
-    outputs, weights and scores of the heads. A forward hook computes them a second time, on the
-    explicit path and without gradients. The model's own outputs stay bit-identical."""
+@dataclass(frozen=True)
+class ForwardPass:
+    """What a forward pass computes, each a list of the layers:
 
-    @torch.no_grad()
-    def hook(layer: MultiHeadAttention, args: Any, options: dict[str, Any], output: Any) -> None:
-        observe(layer.compute_heads(*args, **{k: v for k, v in options.items() if k != "weights"}))
+    - `residual` (B, T, C): the input of each block, and the output of the last block, L + 1.
+    - `weights` (B, H, T, S): the attention weights.
+    - `outputs` (B, T, H, D): the outputs of the heads before `out_proj`.
+    - `attended` (B, T, C): what attention adds to the residual stream.
+    - `fed` (B, T, C): what the feed-forward network adds, zero if there is none.
+    """
 
-    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    handles = [layer.register_forward_hook(hook, with_kwargs=True) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    residual: list[Tensor]
+    weights: list[Tensor]
+    outputs: list[Tensor]
+    attended: list[Tensor]
+    fed: list[Tensor]
 
-
-@contextmanager
-def captured_attention(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Inside this `with` block, every call of an attention layer appends its weights (B, H, T, T)
-    to the yielded list."""
-    captured: list[Tensor] = []
-
-    def append_weights(computed: HeadOutputs) -> None:
-        assert computed.weights is not None  # the explicit path returns them
-        captured.append(computed.weights)
-
-    with observed_attention(model, append_weights):
-        yield captured
+    @property
+    def attention(self) -> Tensor:
+        """The attention weights (L, B, H, T, S)."""
+        return torch.stack(self.weights)
 
 
-def attention_weights(model: GPT, tokens: Tensor) -> Tensor:
-    """The attention weights (L, B, H, T, T) of `model` on `tokens` (B, T), without dropout."""
-    return hidden_and_weights(model, tokens)[1]
+def capture(model: GPT, tokens: Tensor, *, gradients: bool = False) -> ForwardPass:
+    """The forward pass of `model` on `tokens` (B, T), without dropout, on the explicit path of
+    attention. Without `gradients`, PyTorch records no graph."""
+    with evaluating(model), torch.set_grad_enabled(gradients):
+        return capture_blocks(model, tokens)
 
 
-@torch.no_grad()
-def hidden_and_weights(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The output of the last block (B, T, C), and the attention weights (L, B, H, T, T), without
-    dropout. This is faster than `captured_attention`, which computes both paths."""
-    captured = []
-    with evaluating(model):
-        x, mask = model.embed(tokens), model.document_mask(tokens)
-        for block in model.blocks:
+def capture_blocks(model: GPT, tokens: Tensor) -> ForwardPass:
+    """Like `GPT.hidden`, with dropout in training, but returns the whole `ForwardPass`."""
+    x, mask = model.embed(tokens), model.document_mask(tokens)
+    if torch.is_grad_enabled() and not x.requires_grad:
+        x = x.detach().requires_grad_()  # all parameters are frozen
+    found = ForwardPass([x], [], [], [], [])
+    for block in model.blocks:
+        with kept_outputs(block.attention, found.outputs):
             attended, weights = block.attention(
                 block.attention_norm(x), position=model.position, mask=mask, weights=True
             )
-            captured.append(weights)
-            x = block.feed(x + attended)
-    return x, torch.stack(captured)
+        attended = block.dropout(attended)
+        fed = block.fed(x + attended)
+        x = x + attended if block.feed_forward is None else x + attended + fed
+        found.residual.append(x)
+        found.weights.append(weights)
+        found.attended.append(attended)
+        found.fed.append(fed)
+    return found
 
 
-@torch.no_grad()
-def attention_weights_and_scores(model: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The attention weights and raw scores (L, B, H, T, T) of `model` on `tokens` (B, T).
+@contextmanager
+def kept_outputs(attention: MultiHeadAttention, outputs: list[Tensor]) -> Iterator[None]:
+    """Inside this `with` block, every call of `attention` appends the outputs of its heads
+    (B, T, H, D) to `outputs`: those that `out_proj` gets, perhaps replaced by a hook."""
 
-    The scores are scaled and include the position's bias, but no mask. So they also show how well a
-    query matches later keys. The weights are the softmax of the masked scores.
-    """
-    captured: list[HeadOutputs] = []
-    with evaluating(model), observed_attention(model, captured.append):
-        model.hidden(tokens)
-    _, weights, scores = zip(*captured, strict=True)
-    return torch.stack(weights), torch.stack(scores)
+    def keep(module: nn.Module, arguments: tuple[Tensor]) -> Tensor:
+        outputs.append(arguments[0].unflatten(-1, (attention.heads, -1)))
+        return outputs[-1].flatten(-2)  # so that gradients pass through what is kept
+
+    handle = attention.out_proj.register_forward_pre_hook(keep)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager

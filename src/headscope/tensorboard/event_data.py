@@ -15,7 +15,7 @@ from tensorboard.data.provider import BlobSequenceDatum, DataProvider, RunTagFil
 
 from headscope.errors import first_line
 from headscope.terminal import printable
-from headscope.viewer import MAX_STEPS, PLUGIN
+from headscope.viewer import HEADS, MAX_STEPS, PLUGIN
 
 MAX_PARTS = 512
 """Maximum number of parts of a snapshot. A damaged event file may claim any number, and TensorBoard
@@ -53,7 +53,8 @@ class EventData:
             )
         started = {run.run_name: run.start_time or 0 for run in runs}
         newest_first = sorted(found, key=lambda run: (-started.get(run, 0), run))
-        return {run: sorted(found[run]) for run in newest_first}
+        texts = {run: sorted({*found[run]} - {HEADS}) for run in newest_first}
+        return {run: names for run, names in texts.items() if names}
 
     def snapshots(self, run: str, text: str) -> list[BlobSequenceDatum]:
         """The snapshots of a run in the order of their steps. They contain the keys of their parts,
@@ -92,6 +93,12 @@ class EventData:
         if not isinstance(part, bytes):
             raise Refused("this part of a snapshot does not consist of bytes", 422)
         return part
+
+    def measured(self, run: str) -> bytes:
+        """What was measured when the run ended. It is empty if there is nothing."""
+        with suppress(Refused, IndexError):
+            return self.part(self.snapshots(run, HEADS)[-1].values[0].blob_key)
+        return b""
 
     def loss(self, run: str) -> dict[str, Any]:
         """The curve of the training loss of a run, or of the validation loss if only that can be

@@ -18,7 +18,7 @@ from werkzeug import Request, Response
 import headscope.viewer
 from headscope.tensorboard.event_data import READ_TOGETHER, EventData, Refused
 from headscope.viewer import PLUGIN
-from headscope.viewer.history import SHAPE, HeaderError, history, read_header
+from headscope.viewer.history import SHAPE, HeaderError, history, read_header, read_measured
 
 STATIC = Path(headscope.viewer.__file__).with_name("static")
 CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -119,7 +119,8 @@ def _history(request: Request, data: EventData) -> Response:
         # With the time, a run has other keys than an older run with the same name, whose parts the
         # browser may still keep.
         parts.append([f"{each.blob_key}@{snapshot.wall_time}" for each in snapshot.values[1:]])
-    found = history(headers, parts, data.loss(run)) if headers else {"steps": []}
+    measured = read_measured(data.measured(run), headers)
+    found = history(headers, parts, data.loss(run), measured) if headers else {"steps": []}
     if not found["steps"]:
         raise Refused(f"run {run}, text {text}, {problem}", 422)
     return _json(request, found)

@@ -131,4 +131,4 @@ def add_snapshot(writer: Any, tag: str, parts: Sequence[bytes], step: int) -> No
     """Logs the parts of a snapshot for TensorBoard's tab Attention. `tag` names the text."""
     from headscope.tensorboard.snapshot_events import snapshot_summary
 
-    writer.file_writer.add_summary(snapshot_summary(tag, parts), step)
+    writer._get_file_writer().add_summary(snapshot_summary(tag, parts), step)

@@ -10,18 +10,26 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from headscope.analysis.snapshots import heads_header
 from headscope.config.own_parts import own_code
 from headscope.config.parts import defaults_in_conf
 from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.nn.precision import tf32
+from headscope.trained.heads_file import measure_checkpoints
 from headscope.training.build import Run
+from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.callbacks.steps import StepCallback
 from headscope.training.console import print_final_validation, tensorboards
-from headscope.training.loggers import lost_steps, report_lost_log
+from headscope.training.loggers import (
+    add_snapshot,
+    lost_steps,
+    report_lost_log,
+    tensorboard_writers,
+)
 from headscope.training.module import Diverged
 from headscope.training.resume import does_not_fit
 from headscope.training.run_folder import (
@@ -31,6 +39,8 @@ from headscope.training.run_folder import (
     shown,
     sort_before_now,
 )
+from headscope.viewer import HEADS
+from headscope.viewer.snapshot import compact_json
 
 WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What Lightning raises while it restores a training state that lacks an entry, for example."""
@@ -118,6 +128,14 @@ def _fit(run: Run) -> dict[str, Any]:
     }
     if device.type == "cuda":
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
+    watch = run.callback(HeadWatch)
+    if trainer.is_global_zero and watch and watch.due(watch.last):  # if it measures at all
+        measured = measure_checkpoints(
+            run.folder / "checkpoints", run.data.store.validation, device, watch.thresholds
+        )
+        headers = {step: heads_header(each) for step, each in measured.items()}
+        for writer in tensorboard_writers(trainer) if headers else []:
+            add_snapshot(writer, HEADS, [compact_json(headers).encode()], steps)
     final = {f"final/{name}": value for name, value in losses.items() if value is not None}
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):

@@ -10,6 +10,9 @@ TAB = f"http://localhost:6006/#{PLUGIN}"
 SNAPSHOTS = "attention"
 """The TensorBoard tag of the snapshots."""
 
+HEADS = "heads"
+"""The TensorBoard tag of the names and metrics of heads that were measured when the run ended."""
+
 MAX_STEPS = 1000
 """Maximum number of snapshots per run and text. Without a limit, a small hostile event file could
 make TensorBoard allocate much memory."""

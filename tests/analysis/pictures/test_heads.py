@@ -14,7 +14,6 @@ from headscope.analysis.pictures import (
     heatmaps_of,
     history,
     patching_of_heads,
-    similarity_histogram,
     similarity_matrix,
 )
 from headscope.analysis.pictures.style import COLOURS
@@ -127,22 +126,6 @@ def test_similarities_are_drawn_as_given_between_fixed_ends(shape, sign):
     places = {float(line.get_xdata()[0]) for line in panel.lines if len(set(line.get_xdata())) == 1}
     assert places == {layer * shape[1] - 0.5 for layer in range(1, shape[0])}
     assert_readable(figure)
-
-
-@pytest.mark.parametrize("value", [None, 0.0, 0.3, 1.0])
-def test_the_histogram_counts_each_pair_once_and_marks_their_mean(value):
-    """Also of heads that agree but for rounding."""
-    random = torch.rand(32, 32, generator=torch.Generator().manual_seed(0))
-    similarity = random if value is None else (value + 3e-7 * random).clamp(0, 1)
-    figure = similarity_histogram(similarity, title=TITLE, label=TITLE)
-    [panel] = figure.axes
-    assert sum(bar.get_height() for bar in panel.patches) == 32 * 31 / 2
-    pairs = similarity[tuple(torch.triu_indices(32, 32, 1))]
-    assert panel.lines[0].get_xdata()[0] == pytest.approx(float(pairs.mean()))
-    ticks = [label.get_text() for label in panel.get_xticklabels()]
-    assert len(set(ticks)) == len(ticks)
-    assert_readable(figure)
-    assert "no two heads" in words_of(similarity_histogram(torch.ones(1, 1), title=TITLE))
 
 
 MANY = list(range(0, 2000, 100))

@@ -19,7 +19,6 @@ from refusals import refused
 from headscope.analysis.pictures import (
     attention_maps,
     difference_map,
-    mean_map,
     single_and_multi_head,
 )
 from headscope.analysis.pictures.fonts import picture_label
@@ -41,19 +40,6 @@ def test_every_head_is_drawn_as_given_in_squares_and_the_causal_future_is_blank(
     for panel in images(figure):
         width, height = panel.get_window_extent().size
         assert width == pytest.approx(height, rel=0.01)
-
-
-def test_the_mean_is_that_over_heads_and_its_marks_are_on_the_cells_they_name():
-    weights = causal_weights(4, 6)
-    figure = mean_map(weights, words(6), title="mean")
-    assert_images(figure, [np.where(past(6), weights.mean(0), np.nan)], rtol=1e-6)
-    [panel] = images(figure)
-    for behind, marks in enumerate(panel.lines):
-        np.testing.assert_array_equal(marks.get_ydata() - marks.get_xdata(), behind)
-        assert len(marks.get_ydata()) == 6 - behind
-    assert len({(line.get_color(), line.get_marker()) for line in panel.lines}) == 2
-    named = [text.get_text() for text in panel.get_legend().get_texts()]
-    assert named == ["self", "previous token"]
 
 
 def test_a_difference_is_symmetric_about_zero_and_says_which_is_which():
@@ -110,7 +96,6 @@ def test_nothing_is_cut_off_or_covered_and_all_of_up_to_64_tokens_have_their_lab
     weights = causal_weights(2, tokens)
     title = TITLE + " and a title that goes on" * 9
     assert_readable(attention_maps(weights, labels, title=title, causal=causal))
-    assert_readable(mean_map(weights, labels, title=title))
     figure = difference_map(*weights, labels, title="", names=("$" * 200, title))
     assert_readable(figure)
     assert_saved(figure)
@@ -122,8 +107,6 @@ def test_maps_that_do_not_fit_are_refused():
     for shape in ((0, 3, 3), (1, 3, 4), (1, 4, 4), (3, 3)):
         with refused("as many tokens as there are labels"):
             attention_maps(torch.zeros(shape), words(3), title="wrong")
-    with refused("at least one"):
-        mean_map(torch.zeros(0, 3, 3), words(3), title="none")
     for single, multi in (((2, 3), (4, 3, 3)), ((3, 3), (3, 3)), ((3, 3), (0, 3, 3))):
         maps = torch.zeros(single), torch.zeros(multi)
         with refused("at least one head and the same tokens"):

@@ -1,4 +1,4 @@
-"""The viewer inside a notebook: what the last line `loaded.attention("text")` of a cell shows."""
+"""The viewer inside a notebook: what the last line `loaded.read("text")` of a cell shows."""
 
 import re
 from html import unescape
@@ -11,7 +11,7 @@ from refusals import refused
 from viewer_data import Elements
 
 import headscope
-from headscope.analysis.report.notebook import NOTEBOOK_BYTES
+from headscope.analysis.reading import NOTEBOOK_BYTES
 
 HOSTILE = "</iframe></script>\"'<b>&amp;{page}\n多"
 FRAME = r'<iframe sandbox="allow-scripts" [^<>]*srcdoc="([^"<>]*)"[^<>]*>[^<>]*</iframe>'
@@ -29,7 +29,7 @@ def page_in(output: str) -> Elements:
 
 @pytest.mark.parametrize("text", [HOSTILE, "a", [0, 256], torch.tensor([5] * 9)], ids=type)
 def test_every_text_is_shown_in_one_frame_and_written_to_a_file(tmp_path: Path, text) -> None:
-    reading = opened(tmp_path, "model.block_size=64").attention(text)
+    reading = opened(tmp_path, "model.block_size=64").read(text)
     shown = page_in(reading._repr_html_())
     assert shown.data["runs"][0]["history"]["labels"] == reading.labels
     for _ in range(2):  # the cell is run again
@@ -41,21 +41,22 @@ def test_every_text_is_shown_in_one_frame_and_written_to_a_file(tmp_path: Path, 
 
 
 def test_a_long_text_is_shortened_and_a_short_line_describes_it(tmp_path: Path) -> None:
-    reading = opened(tmp_path, *MANY).attention("x" * 1000)
-    assert repr(reading) == "<ShownReading: 8 layers, 32 heads each, 128 tokens>"
+    with pytest.warns(UserWarning, match=r"only the first 128 \(block_size\) are used") as warned:
+        reading = opened(tmp_path, *MANY).read("x" * 1000)
+    assert warned[0].filename == __file__
+    assert repr(reading) == "<Reading: 8 layers, 32 heads each, 128 tokens>"
     output = reading._repr_html_()
     assert len(output) < NOTEBOOK_BYTES * 4 / 3 + 300_000  # base64, and the viewer itself
-    for shown, most in [(output, 127), (reading.first(2)._repr_html_(), 2)]:
-        history = page_in(shown).data["runs"][0]["history"]
-        assert 1 < len(history["labels"]) <= most
-        assert history["text_tokens"] == (128 if most > 2 else 2)
+    history = page_in(output).data["runs"][0]["history"]
+    assert 1 < len(history["labels"]) < 128
+    assert history["text_tokens"] == 128
 
 
 def test_weights_that_cannot_be_shown_say_why(tmp_path: Path) -> None:
     loaded = opened(tmp_path)
     torch.nn.init.constant_(loaded.model.blocks[0].attention.out_proj.weight, torch.nan)
-    shown = loaded.attention("abc")._repr_html_()
-    assert re.fullmatch("<pre>&lt;ShownReading[^<>]*not finite[^<>]*</pre>", shown)
+    shown = loaded.read("abc")._repr_html_()
+    assert re.fullmatch("<pre>&lt;Reading[^<>]*not finite[^<>]*</pre>", shown)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -63,7 +64,7 @@ def test_the_frame_follows_the_notebook_and_opens_heads(browser, tmp_path, schem
     from viewer_page import Page
 
     file, page = tmp_path / "notebook.html", Page(browser)
-    shown = opened(tmp_path).attention("the peop")._repr_html_()
+    shown = opened(tmp_path).read("the peop")._repr_html_()
     file.write_text(f'<!doctype html><html style="color-scheme: {scheme}">{shown}', "utf-8")
     browser.get(file.as_uri())
     browser.switch_to.frame(0)

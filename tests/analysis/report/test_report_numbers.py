@@ -10,22 +10,19 @@ import torch
 from checkpoint_files import configuration, content, save
 from reports import TEXT_FILE, as_json, column, moments_of, rows_of
 from tab_runs import in_process
+from viewer_data import Elements
 
 import headscope
+from benchmarks.glossary import metrics, tables
 from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
-from headscope.analysis.glossary import METRICS, WRITING
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_metrics
 from headscope.analysis.patch_texts import patch_texts
-from headscope.analysis.predictions import predictions
-from headscope.checkpoint import stored_corpus
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
-from headscope.nn.capture import attention_weights
-from headscope.viewer.predictions import label_bytes
-from headscope.viewer.snapshot import max_bytes
+from headscope.viewer.snapshot import compact_json, max_bytes
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
@@ -35,7 +32,7 @@ NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
 
 def windows_of(loaded, count):
     """Inputs and targets: `count` windows, evenly spread over the validation split."""
-    text = validation_text(stored_corpus(loaded), loaded.tokenizer)
+    text = validation_text(loaded.corpus(), loaded.tokenizer)
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, count).astype(int)])
     return chosen[:, :-1], chosen[:, 1:]
@@ -47,23 +44,22 @@ def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run)
     assert [line.split()[0] for line in said.out.splitlines()] == NAMES
     assert "the first 8 of" in said.err
     loaded = headscope.load(run)
-    reading, about = loaded.attention(TEXT), as_json(run / "analysis")
+    reading, about = loaded.read(TEXT), as_json(run / "analysis")
     assert len(reading.tokens) == about["tokens"] == 8
     rows = rows_of(run / "analysis" / "heads.csv")
     assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
     assert [row["type"] for row in about["heads"]] == [row["type"] for row in rows]
-    weights = attention_weights(loaded.model, torch.tensor([reading.tokens]))[:, 0]
-    for name, expected in head_metrics(weights).items():
+    for name, expected in head_metrics(reading.attention).items():
         torch.testing.assert_close(column(rows, name), expected.flatten(), rtol=1e-5, atol=1e-9)
 
     largest = rows_of(run / "analysis" / "largest_weights.csv")
-    for row, weights in zip(largest, reading.weights.flatten(0, 1), strict=True):
+    for row, weights in zip(largest, reading.attention.flatten(0, 1), strict=True):
         query, key = int(row["query"]), int(row["key"])
         assert float(row["weight"]) == weights[1:].max() == weights[query, key]
         tokens = [row["query_token"], row["key_token"]]
         assert tokens == [reading.labels[query], reading.labels[key]]
 
-    weights = reading.weights.flatten(0, 1)
+    weights = reading.attention.flatten(0, 1)
     alike = cosine_similarity(weights)
     for file, expected in (("similarity", alike), ("jensen_shannon", jensen_shannon(weights))):
         table = rows_of(run / "analysis" / f"{file}.csv")
@@ -101,8 +97,9 @@ def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(ana
         torch.testing.assert_close(column(rows, name), values, rtol=1e-3, atol=1e-6)
     measured_on = {row["metric"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
-    assert {*METRICS} == {*measured_on, *NON_CAUSAL_METRICS, *of_pairs}
-    assert measured_on["self"] == measured_on["loss_change"] == "validation windows"
+    assert {*metrics()} == {*measured_on, *NON_CAUSAL_METRICS, *of_pairs}
+    assert measured_on["self"] == "the validation split"
+    assert measured_on["loss_change"] == "validation windows"
 
     lines = [line.split() for line in said.out.splitlines()[9:]]  # after the names and a title
     for line, head in zip(lines[:5], change.argsort(descending=True)[:5], strict=True):
@@ -175,7 +172,14 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
         if row["uniform"]:
             assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
         else:
-            assert name.startswith((*ablated, "other_induction", "uniqueness", *WRITING))
+            assert name.startswith(
+                (
+                    *ablated,
+                    "other_induction",
+                    "uniqueness",
+                    *tables()["Metrics of what heads write and read"],
+                )
+            )
     even = head_metrics(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
     for name, value in even.items():
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
@@ -199,12 +203,11 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     assert history == alone
 
 
-@torch.no_grad()
 def test_tables_of_predictions_and_compositions(analyze, run):
     analyze("text=the people")
     loaded, report = headscope.load(run), run / "analysis"
-    text = loaded.tokens("the peop")
-    likely, trace = loaded.lens(text).softmax(-1), loaded.trace(text)
+    reading = loaded.read("the peop")
+    likely, text = reading.lens.softmax(-1), reading.tokens.tolist()
     rows = rows_of(report / "lens.csv")
     assert len(rows) == 3 * 8
     for row in rows:
@@ -215,10 +218,12 @@ def test_tables_of_predictions_and_compositions(analyze, run):
         if place < 7:
             expected = likely[layer, place, text[place + 1]].item()
             assert float(row["next_probability"]) == pytest.approx(expected, rel=1e-4)
-    pushes = predictions(loaded.model, trace, loaded.tokenizer.vocabulary_labels()).next_pushes
+        else:
+            assert row["next_token"] == row["next_probability"] == ""
+    pushes = reading.predictions().target_pushes[..., :-1]
     rows = rows_of(report / "pushes.csv")
     assert [row["token"] + row["next_token"] for row in rows[::8]] == [
-        before + after for before, after in pairwise(loaded.tokenizer.labels(text))
+        before + after for before, after in pairwise(reading.labels)
     ]
     found = torch.tensor([float(row["push"]) for row in rows]).view(7, 2, 4)
     torch.testing.assert_close(found.permute(1, 2, 0), torch.tensor(pushes), rtol=1e-3, atol=1e-5)
@@ -228,17 +233,22 @@ def test_tables_of_predictions_and_compositions(analyze, run):
 
 
 def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch):
-    labels = label_bytes(headscope.load(run).tokenizer.vocabulary_labels())
-    size = max_bytes(layers=2, heads=4, tokens=5, vocab_size=257, label_size=labels)
+    loaded = headscope.load(run)
+    labels = compact_json(loaded.tokenizer.vocabulary_labels()).encode()
+    size = max_bytes(layers=2, heads=4, tokens=5, vocab_size=257, label_bytes=len(labels))
     monkeypatch.setattr("headscope.analysis.report.page.MAX_BYTES", size)
     said = analyze("text=abcdefgh")
     assert "attention.html has the first 5 of 8 tokens" in said.err
-    page = (run / "analysis" / "attention.html").read_text()
-    assert '"labels":["a","b","c","d","e"]' in page
-    weights = headscope.load(run).attention("abcde").weights.flatten(0, 1)
+    [shown] = Elements((run / "analysis" / "attention.html").read_text("utf-8")).data["runs"]
+    reading = loaded.read("abcde")
+    assert shown["history"]["labels"] == [*"abcde"]
+    assert shown["history"]["loss"]["values"] == pytest.approx([reading.loss()], rel=1e-5)
+    [step] = shown["history"]["steps"]
+    assert step["losses"] == pytest.approx(reading.losses.tolist(), rel=1e-4)
     found = column(rows_of(run / "analysis" / "jensen_shannon.csv"), "L1H2")
     # The distances are about 0.001, and the square root in them enlarges rounding errors.
-    torch.testing.assert_close(found, jensen_shannon(weights)[:, 6], rtol=0, atol=1e-4)
+    expected = jensen_shannon(reading.attention.flatten(0, 1))[:, 6]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 def test_the_event_file_shows_the_report_in_the_tab(analyze, run):

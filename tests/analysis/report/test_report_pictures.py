@@ -33,21 +33,21 @@ def title_of(figure):
 
 
 def test_one_head_less_another(tmp_path):
-    reading = load(tmp_path).attention(TEXT)
+    reading = load(tmp_path).read(TEXT)
     [(name, figure)] = drawing.difference_of_heads(reading, (1, 2), (0, 3))
     assert name == "difference_L1H2_L0H3"
     assert title_of(figure).endswith("red: more weight in L1H2 blue: more weight in L0H3")
-    assert_maps(figure, reading.weights[1:, 2] - reading.weights[:1, 3])
+    assert_maps(figure, reading.attention[1:, 2] - reading.attention[:1, 3])
 
 
 @pytest.mark.parametrize("block_size", [8, 5])
 def test_one_checkpoint_less_another(tmp_path, block_size):
     ours = load(tmp_path)
     theirs = load(tmp_path, f"model.block_size={block_size}", seed=1)
-    reading, other = ours.attention(TEXT), theirs.attention(TEXT)
+    reading, other = ours.read(TEXT), theirs.read(TEXT)
     pictures = dict(drawing.difference_of_checkpoints(reading, ours, theirs))
     assert len(pictures) == 4
-    difference = reading.weights[..., :block_size, :block_size] - other.weights
+    difference = reading.attention[..., :block_size, :block_size] - other.attention
     for layer, heads in enumerate(difference):
         assert_maps(pictures[f"difference_mean_{layer}"], heads.mean(0, keepdim=True))
         assert_maps(pictures[f"difference_layer_{layer}"], heads)
@@ -56,11 +56,11 @@ def test_one_checkpoint_less_another(tmp_path, block_size):
 def test_of_other_numbers_of_heads_and_layers_the_means_are_subtracted(tmp_path):
     ours = load(tmp_path)
     single = load(tmp_path, "model/attention=single_head", "model.layers=1", seed=1)
-    reading = ours.attention(TEXT)
+    reading = ours.read(TEXT)
     drawn = dict(drawing.difference_of_checkpoints(reading, ours, single))
-    swapped = dict(drawing.difference_of_checkpoints(single.attention(TEXT), single, ours))
+    swapped = dict(drawing.difference_of_checkpoints(single.read(TEXT), single, ours))
     assert {*drawn} == {*swapped} == {"difference_mean_0", "single_and_multi_layer_0"}
-    other, mean = single.attention(TEXT).weights[0], reading.weights[0].mean(0, keepdim=True)
+    other, mean = single.read(TEXT).attention[0], reading.attention[0].mean(0, keepdim=True)
     for sheet in (each["single_and_multi_layer_0"] for each in (drawn, swapped)):
         assert_maps(sheet, torch.cat([other, mean]))
         assert title_of(sheet).endswith("step 7, 4 heads")

@@ -16,24 +16,23 @@ from small_gpt import gpt, some_tokens
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
 
-from headscope import checkpoint
+from benchmarks.glossary import tables
+from headscope import trained
 from headscope.analysis.diversity import diversity
-from headscope.analysis.glossary import WRITING
 from headscope.analysis.head_images import head_image, image_tag
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.repeats import REPEAT_METRICS
-from headscope.analysis.report.inputs import classify_vocabulary
-from headscope.analysis.tokens import classify_tokens
+from headscope.analysis.tokens import classify_tokens, classify_vocabulary
 from headscope.data.store import open_store
+from headscope.data.tokenizer import char
 from headscope.data.windows import spread_windows
 from headscope.nn import GPT, Learned, MultiHeadAttention
-from headscope.nn.capture import attention_weights
+from headscope.nn.capture import capture
 from headscope.training.callbacks.attention import AttentionLog, ProbeText, probe_text
 from headscope.training.callbacks.heads import CHARTED, REPEATED_TEXTS, HeadWatch
 from headscope.training.callbacks.steps import evenly_chosen, snapshot_steps, spread_steps
-from headscope.viewer.predictions import label_bytes
-from headscope.viewer.snapshot import max_bytes
+from headscope.viewer.snapshot import compact_json, max_bytes
 
 RUN = "outputs/run"
 METRICS = {
@@ -44,7 +43,7 @@ METRICS = {
     "punctuation",
     "frequent",
     *REPEAT_METRICS,
-    *WRITING,
+    *tables()["Metrics of what heads write and read"],
 }
 
 
@@ -67,7 +66,7 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
         assert [event.step for event in log.Scalars(tag)] == [0, 2, 4, 5]
 
     # The last values equal those of the saved weights on the same windows.
-    loaded = checkpoint.load(f"{RUN}/checkpoints/last.safetensors")
+    loaded = trained.load(f"{RUN}/checkpoints/last.safetensors")
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
     validation = open_store(store).validation
     kinds = classify_vocabulary(loaded.tokenizer, validation)
@@ -111,10 +110,10 @@ def test_images_show_the_maps_of_each_layer(watched) -> None:
     log = events(RUN)
     assert set(log.Tags()["images"]) == {image_tag(0, 2), image_tag(1, 2)}
     # The last images show the saved weights, on the beginning of the validation split.
-    loaded = checkpoint.load(f"{RUN}/checkpoints/last.safetensors")
+    loaded = trained.load(f"{RUN}/checkpoints/last.safetensors")
     [store] = [path for path in Path("data").iterdir() if path.is_dir()]
     tokens = probe_text(open_store(store), None, 32).tokens
-    weights = attention_weights(loaded.model, torch.tensor([tokens]))[:, 0]
+    weights = capture(loaded.model, torch.tensor([tokens])).attention[:, 0]
     for layer in range(2):
         logged = log.Images(image_tag(layer, 2))
         assert [event.step for event in logged] == snapshot_steps(3, 5)
@@ -143,19 +142,19 @@ def test_watching_does_not_change_training(script: Script, speeches: Path) -> No
 
 
 TOKENS = 10
+TOKENIZER = char(["abcdefghi"])  # and two special tokens
 PLANNED = {0, 900}
 """Snapshots are planned only at the first and the last step."""
 
 
 def watch(run_bytes: int = 10**9) -> AttentionLog:
     attention = AttentionLog(run_megabytes=run_bytes / 10**6)
-    labels = [f"t{index}" for index in range(TOKENS)]
-    attention.probe = ProbeText(list(range(TOKENS)), labels, TOKENS + 3)
-    attention.vocabulary = [*labels, "t10"]
+    attention.probe = ProbeText(list(range(TOKENS)), TOKENS + 3)
+    attention.tokenizer = TOKENIZER
     attention.snapshot_steps = attention.planned = PLANNED
     attention.heads = HeadWatch()
     attention.heads.texts = some_tokens(TOKENS)
-    attention.heads.kinds = classify_tokens([b"a"] * 11)
+    attention.heads.kinds = classify_tokens([b"a"] * TOKENIZER.vocab_size)
     return attention
 
 
@@ -224,7 +223,7 @@ def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
 def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
     flat, sharp = flat_and_sharp()
     models = {0: flat} | {20 * n: [flat, sharp][n % 2] for n in range(1, 10)} | {900: flat}
-    size = max_bytes(layers=2, heads=4, tokens=TOKENS, vocab_size=11, label_size=80)
+    size = max_bytes(2, 4, TOKENS, **sizes_of(TOKENIZER.vocabulary_labels()))
     watcher = watch(size)  # real snapshots are smaller than this upper limit
     steps = measured(tmp_path, watcher, models)
     assert watcher.logged_bytes <= size
@@ -233,14 +232,19 @@ def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
     assert 2 < len(steps) < len(models)
 
 
+def sizes_of(labels: list[str]) -> dict[str, int]:
+    """The sizes of a vocabulary for `max_bytes`."""
+    return {"vocab_size": len(labels), "label_bytes": len(compact_json(labels).encode())}
+
+
 def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", f"hydra.run.dir={RUN}"]
     assert script("train", *words, "callbacks.attention.step_megabytes=0.018").code == 0
     shown = len(snapshot_headers(RUN)[0]["labels"])
     assert 0 < shown < 32
     limit = 18_000
-    labels = checkpoint.load(f"{RUN}/checkpoints/last.safetensors").tokenizer.vocabulary_labels()
-    sizes = {"layers": 2, "heads": 4, "vocab_size": 320, "label_size": label_bytes(labels)}
+    labels = trained.load(f"{RUN}/checkpoints/last.safetensors").tokenizer.vocabulary_labels()
+    sizes = {"layers": 2, "heads": 4, **sizes_of(labels)}
     assert max_bytes(**sizes, tokens=shown) <= limit
     assert max_bytes(**sizes, tokens=shown + 1) > limit
     for event in events(RUN).Tensors("attention"):

@@ -5,14 +5,11 @@ from headscope.analysis.pictures.heads import (
     heatmaps_of,
     history,
     patching_of_heads,
-    similarity_histogram,
     similarity_matrix,
 )
 from headscope.analysis.pictures.maps import (
     attention_maps,
     difference_map,
-    mean_map,
-    predictions_of_text,
     single_and_multi_head,
 )
 from headscope.analysis.pictures.position import bias_map, position_picture
@@ -24,11 +21,8 @@ __all__ = [
     "difference_map",
     "heatmaps_of",
     "history",
-    "mean_map",
     "patching_of_heads",
     "position_picture",
-    "predictions_of_text",
-    "similarity_histogram",
     "similarity_matrix",
     "single_and_multi_head",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headscope.analysis.pictures.fonts import readable
 from headscope.analysis.pictures.sheet import SMALL, Sheet, array, font_for, limits, numbers
-from headscope.analysis.pictures.style import BLUE, ORANGE, line_style
+from headscope.analysis.pictures.style import ORANGE, line_style
 from headscope.errors import UserError
 
 Names = Sequence[str]
@@ -152,27 +152,6 @@ def similarity_matrix(similarity: Tensor, names: Names, *, title: str, label: st
             for line in (panel.axvline, panel.axhline):
                 line(number + 0.5, color="black" if norm.vmin else "#e0e0e0", linewidth=1.2)
     sheet.bar(image)
-    return sheet.finish()
-
-
-def similarity_histogram(similarity: Tensor, *, title: str, label: str = "") -> Figure:
-    """Draw a histogram of the similarities of all pairs of heads, from a matrix (N, N)."""
-    cells = array(similarity)
-    pairs = cells[np.triu_indices(len(cells), k=1)].astype(np.float64)
-    pairs = pairs[np.isfinite(pairs)]
-    sheet = Sheet(1, 1, 424, 220, title)
-    [panel] = sheet.panels
-    low, high = limits(pairs)
-    ends = low, max(high, low + 0.01)  # at least 0.01 wide, even if all are equal
-    bins = min(40, 5 + math.isqrt(pairs.size))
-    panel.hist(pairs, bins=bins, range=ends, color=BLUE, edgecolor="white", linewidth=0.5)
-    note = "there are no two heads to compare"
-    if pairs.size:
-        panel.axvline(pairs.mean(), color=ORANGE, linewidth=2)
-        note = f"orange line: mean, {pairs.mean():.3g} (number of pairs: {pairs.size})"
-    sheet.name(panel, f"{label}\n{note}")
-    sheet.ticked(panel, "similarity", "pairs of heads", whole="y")
-    panel.axis("on" if pairs.size else "off")
     return sheet.finish()
 
 

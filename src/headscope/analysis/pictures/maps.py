@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headscope.analysis.pictures.fonts import picture_label, stacked
-from headscope.analysis.pictures.sheet import SMALL, TEXT, Sheet, array, font_for, limits, numbers
-from headscope.analysis.pictures.style import COLOURS, GREY
+from headscope.analysis.pictures.sheet import TEXT, Sheet, array, font_for, limits, numbers
+from headscope.analysis.pictures.style import GREY
 from headscope.data.labels import reads_down
 from headscope.errors import UserError
 
@@ -39,21 +39,6 @@ def attention_maps(weights: Tensor, labels: Labels, *, title: str, causal: bool 
     """Draw the attention maps of all heads of one layer, from weights (H, T, T). `labels` are
     the texts of the T tokens. If `causal`, the future (above the diagonal) is white."""
     return draw_maps(of_heads(array(weights)), labels, title, causal=causal).finish()
-
-
-def mean_map(weights: Tensor, labels: Labels, *, title: str) -> Figure:
-    """Draw the mean of the weights (H, T, T) over the heads. In each row, marks show the query's
-    own token and the token before it."""
-    maps = [Map("", array(weights).mean(axis=0))] if len(weights) else []
-    sheet, tokens = draw_maps(maps, labels, title), len(labels)
-    [panel], size = sheet.panels, 0.8 * sheet.panel_size[0] / tokens
-    diagonals = ("self", "s", COLOURS[3]), ("previous token", "o", COLOURS[5])
-    for behind, (name, marker, colour) in enumerate(diagonals):
-        query = np.arange(behind, tokens)
-        panel.plot(query - behind, query, marker, color=colour, label=name, mfc="none", ms=size)
-    place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "frameon": False, "ncols": 2}
-    panel.legend(**place, fontsize=SMALL, markerscale=7 / size)
-    return sheet.finish()
 
 
 def difference_map(
@@ -88,35 +73,6 @@ def single_and_multi_head(
     maps = [*first, *[None] * (columns - 3), *of_heads(many)]
     title = f"{title}\nsingle head: {names[0]}\nheads: {names[1]}"
     return draw_maps(maps, labels, title, columns=columns).finish()
-
-
-def predictions_of_text(
-    probabilities: Tensor, pushes: Tensor, labels: Labels, *, title: str
-) -> Figure:
-    """Draw how a model comes to its predictions. `labels` are those of T + 1 tokens.
-
-    The first panel shows the probabilities (L + 1, T) of the token that follows, from the residual
-    stream before each layer and after the last one. The second panel shows the pushes (L, H, T) of
-    each head on this token."""
-    layers, heads, tokens = pushes.shape
-    rows = [f"before layer {layer}" for layer in range(layers)] + ["after the last layer"]
-    names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
-    panels = {
-        "probability of the next token": (array(probabilities), rows, PowerNorm(0.5, 0, 1)),
-        "what each head adds to its logit": (array(pushes).reshape(-1, tokens), names, None),
-    }
-    cell = max(9, min(40, 1000 // tokens))
-    sheet = Sheet(2, 1, max(320, cell * tokens), max(160, min(600, 13 * len(names))), title)
-    for panel, (name, (values, of_rows, norm)) in zip(sheet.panels, panels.items(), strict=True):
-        step = math.ceil(len(of_rows) / 48)
-        panel.set_yticks(range(0, len(of_rows), step), of_rows[::step])
-        name_tokens(panel, labels[:-1], cell, down=False)
-        panel.set_xlabel("token after which the model predicts")
-        image = sheet.heatmap(
-            panel, name, values, norm or Normalize(*limits(values, diverging=True))
-        )
-        sheet.bar(image, "probability" if norm else "logit, minus the mean over the vocabulary")
-    return sheet.finish()
 
 
 def of_heads(values: Iterable[np.ndarray], unit: str = WEIGHT) -> list[Map]:

@@ -38,7 +38,7 @@ def print_report(
         print_patching(*patching)
     tokens = len(report.reading.tokens)
     lines = []
-    if (shown := shown_tokens(report.reading, report.loaded, steps)) < tokens:
+    if (shown := shown_tokens(report.reading, steps)) < tokens:
         few = f"attention.html has the first {shown} of {tokens} tokens"
         lines += [f"{few}: a larger page would be slow"]
     if "induction" not in statistics.metrics:

@@ -4,40 +4,40 @@ Shapes: L layers, H heads per layer, T tokens.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from headscope.analysis import pictures
+from headscope.analysis.head_outputs import Head
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import colour_scales
 from headscope.analysis.patch_texts import PatchTexts
 from headscope.analysis.patching import PatchingResult
+from headscope.analysis.reading import Reading
 from headscope.analysis.report.inputs import AblationResult
-from headscope.analysis.report.selection import Head
-from headscope.checkpoint import AttentionReading, Checkpoint
-from headscope.viewer.predictions import Predictions
+
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
 
 Pictures = Iterator[tuple[str, Figure]]
 """Pairs of a file name without extension and a picture."""
 
 
-def maps(reading: AttentionReading) -> Pictures:
-    """For each layer, the attention maps of all heads, and the mean of these maps."""
-    for layer, weights in enumerate(reading.weights):
+def maps(reading: Reading) -> Pictures:
+    """For each layer, the attention maps of all heads."""
+    for layer, weights in enumerate(reading.attention):
         heads = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", heads
-        title = f"Layer {layer}, mean over its heads"
-        yield f"attention_mean_{layer}", pictures.mean_map(weights, reading.labels, title=title)
 
 
-def difference_of_heads(reading: AttentionReading, first: Head, second: Head) -> Pictures:
+def difference_of_heads(reading: Reading, first: Head, second: Head) -> Pictures:
     """The attention map of the first head minus the attention map of the second head."""
     names = (f"L{first[0]}H{first[1]}", f"L{second[0]}H{second[1]}")
     difference = pictures.difference_map(
-        reading.weights[first],
-        reading.weights[second],
+        reading.attention[first],
+        reading.attention[second],
         reading.labels,
         title=f"{names[0]} minus {names[1]}",
         names=names,
@@ -46,19 +46,19 @@ def difference_of_heads(reading: AttentionReading, first: Head, second: Head) ->
 
 
 def difference_of_checkpoints(
-    reading: AttentionReading, loaded: Checkpoint, other: Checkpoint
+    reading: Reading, loaded: "TrainedModel", other: "TrainedModel"
 ) -> Pictures:
     """The attention maps of `loaded` minus the attention maps of `other`, for each layer that both
     models have. `reading` contains the maps of `loaded`. The difference is drawn for the mean over
     the heads and, if both models have equally many heads, for each head. If only one of the models
     has a single head, another picture shows the maps of both models side by side."""
-    other_reading = other.attention(reading.tokens)
+    other_reading = other.read(reading.tokens.tolist()[: other.model.block_size])
     # If the other model has a shorter block_size, it has read fewer tokens. Cut the maps to these
     # tokens, which causal attention allows.
     length = len(other_reading.tokens)
     labels = reading.labels[:length]
     names = (label_of(loaded), label_of(other))
-    layers = zip(reading.weights, other_reading.weights, strict=False)
+    layers = zip(reading.attention, other_reading.attention, strict=False)
     for layer, (weights, other_weights) in enumerate(layers):
         weights = weights[:, :length, :length]
         mean = pictures.difference_map(
@@ -88,7 +88,7 @@ def difference_of_checkpoints(
             yield f"single_and_multi_layer_{layer}", sheet
 
 
-def label_of(loaded: Checkpoint) -> str:
+def label_of(loaded: "TrainedModel") -> str:
     """A label that identifies a checkpoint. It contains the last two folders of the run's path, the
     file name, the step, and the number of heads."""
     path, heads = loaded.path.resolve(), loaded.model.attentions[0].heads
@@ -109,14 +109,6 @@ def metrics(statistics: HeadStatistics) -> Pictures:
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
     matrix = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
     yield "similarity", matrix
-    yield "similarity_histogram", pictures.similarity_histogram(statistics.similarity, **texts)
-
-
-def distances(matrix: Tensor, names: Sequence[str]) -> Pictures:
-    """The Jensen-Shannon distance of each pair of heads, from a matrix (L H, L H). The distances
-    are measured on the text of attention.html."""
-    title, label = "Distance of heads", "Jensen-Shannon distance on the text of the maps"
-    yield "jensen_shannon", pictures.similarity_matrix(matrix, names, title=title, label=label)
 
 
 def ablation(result: AblationResult) -> Pictures:
@@ -134,11 +126,6 @@ def ablation(result: AblationResult) -> Pictures:
         "ablation",
         pictures.changes_of_heads(changes if values is None else values, title=title, label=label),
     )
-    if "gradient_importance" in result.metrics:
-        label = "|A^T dL/dA| of each head, summed over the tokens of a text, in nats per token"
-        importance = {label: result.metrics["gradient_importance"]}
-        title = "Importance of heads, from gradients"
-        yield "gradient_importance", pictures.heatmaps_of(importance, title=title)
 
 
 def patching(texts: PatchTexts, result: PatchingResult) -> Pictures:
@@ -168,19 +155,7 @@ def history(statistics: Sequence[tuple[int, HeadStatistics]]) -> Pictures:
     yield "history", pictures.history(steps, values, title="Metrics of all heads during training")
 
 
-def predictions(found: Predictions, labels: Sequence[str]) -> Pictures:
-    """How the model comes to its predictions on the text of attention.html, if it has two tokens or
-    more."""
-    if len(labels) > 1:
-        probabilities, pushes = map(torch.tensor, (found.next_probabilities, found.next_pushes))
-        title = "What the model predicts after each token, and what each head adds"
-        yield (
-            "predictions",
-            pictures.predictions_of_text(probabilities, pushes, labels, title=title),
-        )
-
-
-def position(loaded: Checkpoint) -> Pictures:
+def position(loaded: "TrainedModel") -> Pictures:
     """The picture of the position encoding, if this type of encoding has one."""
     picture = pictures.position_picture(loaded.model.position)
     if picture is not None:

@@ -6,10 +6,9 @@ Shapes: N windows, T tokens, L layers, H heads per layer.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import (
@@ -20,19 +19,21 @@ from headscope.analysis.ablation import (
 )
 from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.head_outputs import largest_batch
+from headscope.analysis.head_statistics import window_count
+from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import can_measure_repeats
-from headscope.analysis.tokens import TokenKinds, classify_tokens
-from headscope.checkpoint import AttentionReading, Checkpoint
-from headscope.data.tokenizer import Tokenizer
+from headscope.analysis.tokens import TokenKinds, classify_vocabulary
 from headscope.data.windows import first_passage, spread_windows
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText
 from headscope.nn.checks import check_finite
 from headscope.nn.loss import IGNORED, Answers, counted_targets
 
-MAX_COUNTED_TOKENS = 2**20
-"""To find the frequent tokens of a corpus, at most this many of its tokens are counted. This limits
-the time."""
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
+
+TOKENS = 4096
+"""By default, heads are measured on windows with this number of tokens."""
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 """A function that wraps an iterable, for example to show progress."""
@@ -43,58 +44,54 @@ class ReportInput:
     """The checkpoint that a report analyses, and the texts for this analysis.
 
     - `loaded`: the checkpoint.
-    - `reading`: the attention maps on one text.
+    - `reading`: the text of the attention maps.
     - `windows` (N, T): the tokens that the metrics are averaged over.
     - `answers`: what the losses count, or None for all tokens.
     - `kinds`: the kinds of tokens in the vocabulary.
     - `source`: a description of the windows, which the report contains.
     """
 
-    loaded: Checkpoint
-    reading: AttentionReading
+    loaded: "TrainedModel"
+    reading: Reading
     windows: Tensor
     answers: Answers | None
     kinds: TokenKinds
     source: str
 
     @classmethod
-    def of_validation(cls, loaded: Checkpoint, text: ValidationText, windows: int) -> "ReportInput":
+    def of_validation(
+        cls, loaded: "TrainedModel", text: ValidationText, windows: int | None = None
+    ) -> "ReportInput":
         """A report on a validation split. The attention maps show the text that the corpus has
         chosen, or the beginning of the split. The metrics are averaged over windows from the whole
-        split; `windows` is the number of windows."""
+        split; `windows` is their number, by default so many that they have TOKENS tokens."""
         length = loaded.model.block_size
         return cls(
             loaded,
-            reading=loaded.attention(text.probe or first_passage(text.tokens, length)),
-            windows=spread_windows(text.tokens, windows=windows, length=length),
+            reading=loaded.read(
+                loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
+            ),
+            windows=spread_windows(
+                text.tokens, windows=windows or window_count(length, TOKENS), length=length
+            ),
             answers=text.answers,
             kinds=classify_vocabulary(loaded.tokenizer, text.tokens),
-            source="validation windows",
+            source="the validation split",
         )
 
     @classmethod
-    def of_text(cls, loaded: Checkpoint, text: str) -> "ReportInput":
+    def of_text(cls, loaded: "TrainedModel", text: str) -> "ReportInput":
         """A report on one text, with at most `block_size` of its tokens. One text is too short to
         tell which tokens are frequent, so no head is named frequent-token or rare-token."""
-        reading = loaded.attention(text)
+        reading = loaded.read(loaded.tokens(text)[: loaded.model.block_size])
         return cls(
             loaded,
             reading=reading,
-            windows=torch.tensor([reading.tokens]),
+            windows=reading.tokens[None].cpu(),
             answers=loaded.answers,
             kinds=classify_vocabulary(loaded.tokenizer),
             source="the given text",
         )
-
-
-def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
-    """Classify the tokens in the vocabulary of a tokenizer. If given, `tokens` (N,) are the tokens
-    of a corpus. Its first MAX_COUNTED_TOKENS tokens are counted to find the frequent tokens."""
-    size = tokenizer.vocab_size
-    counts = None
-    if tokens is not None:
-        counts = torch.from_numpy(np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size))
-    return classify_tokens([tokenizer.token_bytes(token) for token in range(size)], counts)
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class Ablation:
         special = np.flatnonzero(text.byte_lengths == 0).tolist()
         return cls(replace_by, inputs, targets, bytes_per_token, special, removes, gradients)
 
-    def run(self, loaded: Checkpoint, track: Track) -> "AblationResult":
+    def run(self, loaded: "TrainedModel", track: Track) -> "AblationResult":
         """Remove one head at a time, and measure the loss and the induction of the other heads.
         Induction is not measured if `can_measure_repeats` is false. Also estimate
         the effect from gradients, if `gradients`. `track` wraps the iterable of batches."""

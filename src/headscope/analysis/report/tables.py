@@ -5,7 +5,7 @@ Shapes: L layers, H heads per layer, N = L H, T tokens.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -18,10 +18,12 @@ from headscope.analysis.diversity import diversity, pairs_by_similarity, uniquen
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult
-from headscope.checkpoint import AttentionReading
+from headscope.analysis.reading import Reading
 from headscope.nn import GPT
-from headscope.viewer.predictions import Predictions
+from headscope.viewer.snapshot import Predictions
 
+LabelOf = Callable[[int], str]
+"""Gives the label of a token of the vocabulary."""
 PAIRS = 5
 """Number of pairs in the list of the most similar pairs, and in the list of the least similar
 pairs."""
@@ -87,20 +89,18 @@ def matrix_rows(matrix: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def largest_weight_rows(
-    reading: AttentionReading, visible: Tensor | None = None
-) -> list[dict[str, Any]]:
+def largest_weight_rows(reading: Reading, visible: Tensor | None = None) -> list[dict[str, Any]]:
     """One row per head: the largest weight in its attention map, with the query and the key of this
     weight, the first in row-major order if several are equal. A query that sees a single key counts
     only if no query sees more, because its weight is always 1."""
-    visible = visible_keys(reading.weights, visible)
+    visible = visible_keys(reading.attention, visible)
     candidates = visible & counted_queries(visible)[..., None]
-    flat = torch.where(candidates, reading.weights, -1.0).flatten(-2)  # (L, H, T T)
+    flat = torch.where(candidates, reading.attention, -1.0).flatten(-2)  # (L, H, T T)
     largest = flat.argmax(dim=-1)
     rows = []
     for layer, head in np.ndindex(*largest.shape):
         index = int(largest[layer, head])
-        query, key = divmod(index, reading.weights.size(-1))
+        query, key = divmod(index, reading.attention.size(-1))
         rows.append(
             {
                 "layer": layer,
@@ -133,37 +133,39 @@ def patching_rows(result: PatchingResult) -> list[dict[str, Any]]:
     ]
 
 
-def lens_rows(found: Predictions, labels: Sequence[str]) -> list[dict[str, Any]]:
+def lens_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> list[dict[str, Any]]:
     """One row per token and layer: the most likely next token by the residual stream before this
     layer or, in the last row of a token, after the last layer. Also the token that follows in the
     text, and both probabilities."""
     rows = []
-    for token, layer in product(range(len(labels)), range(len(found.lens_tokens))):
+    for token, layer in product(range(len(labels)), range(len(found.tokens))):
         known = token + 1 < len(labels)
         row = {
             "position": token,
             "token": labels[token],
             "layer": layer,
-            "most_likely": found.labels[found.lens_tokens[layer, token, 0]],
-            "probability": float(found.lens_probabilities[layer, token, 0]),
+            "most_likely": label_of(found.tokens[layer, token, 0]),
+            "probability": float(found.probabilities[layer, token, 0]),
             "next_token": labels[token + 1] if known else "",
-            "next_probability": float(found.next_probabilities[layer, token]) if known else "",
+            "next_probability": float(found.target_probabilities[layer, token]) if known else "",
         }
         rows.append(row)
     return rows
 
 
-def push_rows(found: Predictions, labels: Sequence[str]) -> list[dict[str, Any]]:
+def push_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> list[dict[str, Any]]:
     """One row per token and head: what the head adds to the logit of the next token, and the token
     that it raises most."""
     rows = []
-    layers, heads, tokens = found.next_pushes.shape
-    for token, layer, head in product(range(tokens), range(layers), range(heads)):
+    layers, heads, tokens = found.target_pushes.shape
+    for token, layer, head in product(range(tokens - 1), range(layers), range(heads)):
         row = {"position": token, "token": labels[token], "next_token": labels[token + 1]}
-        row |= {"layer": layer, "head": head, "push": float(found.next_pushes[layer, head, token])}
-        if found.push_tokens is not None and found.push_values is not None:
-            row["raised_most"] = found.labels[found.push_tokens[layer, head, token, 0]]
-            row["its_push"] = float(found.push_values[layer, head, token, 0])
+        push = found.target_pushes[layer, head, token]
+        row |= {"layer": layer, "head": head, "push": float(push)}
+        if layer in found.raised:
+            raised, pushes = found.raised[layer]
+            row["raised_most"] = label_of(raised[head, token, 0])
+            row["its_push"] = float(pushes[head, token, 0])
         rows.append(row)
     return rows
 

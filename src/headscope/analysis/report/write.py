@@ -6,16 +6,15 @@ Shapes: L layers, H heads per layer, T tokens.
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from headscope.analysis.circuits import WEIGHT_METRICS
 from headscope.analysis.diversity import jensen_shannon
+from headscope.analysis.head_outputs import Head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.in_context import in_context_score
@@ -24,14 +23,7 @@ from headscope.analysis.patching import PatchingResult
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report import drawing
 from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track
-from headscope.analysis.report.page import (
-    loss_on,
-    page_of,
-    predictions_on,
-    shown_tokens,
-    snapshots_of,
-)
-from headscope.analysis.report.selection import Head
+from headscope.analysis.report.page import page_of, shown_tokens
 from headscope.analysis.report.tables import (
     between_heads,
     column_rows,
@@ -46,9 +38,12 @@ from headscope.analysis.report.tables import (
     push_rows,
     with_uniform,
 )
-from headscope.checkpoint import AttentionReading, Checkpoint
+from headscope.analysis.snapshots import snapshot_of
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
+
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
 
 EVENTS = "events.out.tfevents.{seconds}.headscope"
 """The name of the event file. TensorBoard sorts event files by the seconds in their names."""
@@ -64,7 +59,7 @@ REPORT_FILE = re.compile(
 """The names of all files that a report can contain."""
 
 EventFile = Callable[[Mapping[int, Sequence[bytes]]], bytes]
-"""Encodes the parts of a snapshot for each step as an event file of TensorBoard. This folder does
+"""Encodes the blobs of a snapshot for each step as an event file of TensorBoard. This folder does
 not depend on TensorBoard, so the caller passes such a function."""
 
 
@@ -76,10 +71,11 @@ def write_report(
     ablation: Ablation | None = None,
     patching: tuple[PatchTexts, PatchingResult] | None = None,
     pair: tuple[Head, Head] | None = None,
-    other: Checkpoint | None = None,
-    history: Sequence[Checkpoint] = (),
+    other: "TrainedModel | None" = None,
+    history: Sequence["TrainedModel"] = (),
     event_file: EventFile | None = None,
     track: Track = iter,
+    known: "Callable[[TrainedModel], HeadStatistics | None]" = lambda loaded: None,
 ) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
@@ -90,6 +86,7 @@ def write_report(
     - `pair`: the difference between the attention maps of two heads.
     - `other`: the difference to the attention maps of another checkpoint.
     - `history`: the metrics over the training steps of these checkpoints.
+    - `known` gives the metrics of a checkpoint that were measured before, on the same windows.
     - `event_file` encodes the snapshots of attention.html for TensorBoard's tab Attention.
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. The
@@ -101,21 +98,39 @@ def write_report(
     loaded = report.loaded
     folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
     old_files = files_of(folder)
-    measure = partial(
-        measure_heads, windows=report.windows, kinds=report.kinds, thresholds=thresholds
-    )
-    statistics = measure(loaded.model, track=track)
+
+    def measure(model: "TrainedModel", **options: Any) -> HeadStatistics:
+        measured = measure_heads(
+            model.model,
+            report.windows,
+            source=report.source,
+            kinds=report.kinds,
+            thresholds=thresholds,
+            **options,
+        )
+        before = known(model)
+        if before is None:
+            return measured
+        return replace(measured, metrics=measured.metrics | before.metrics, types=before.types)
+
+    statistics = measure(loaded, track=track)
     ablation_result = ablation.run(loaded, track) if ablation else None
-    measure = partial(measure, uniform_metrics=statistics.uniform)
-    measured = [(stored, measure(stored.model)) for stored in track(history)]
+    measured = [
+        (each, measure(each, uniform_metrics=statistics.uniform)) for each in track(history)
+    ]
     statistics_over_steps = sorted(
         ((stored.step, measurement) for stored, measurement in measured), key=lambda each: each[0]
     )
     if all(stored.step != loaded.step for stored in history):
         measured.append((loaded, statistics))
     measured.sort(key=lambda each: each[0].step)
-    shown = report.reading.first(shown_tokens(report.reading, loaded, len(measured)))
-    distances = jensen_shannon(shown.weights.flatten(0, 1), visible_keys_of(loaded, shown))
+    reading = report.reading
+    shown = shown_tokens(reading, len(measured))
+    visible = visible_in(loaded.model, reading.tokens[None])
+    visible = None if visible is None else visible[0]  # (1, T, T)
+    maps = reading.attention.flatten(0, 1)
+    cut = None if visible is None else visible[:, :shown, :shown]
+    distances = jensen_shannon(maps[:, :shown, :shown], cut).cpu()
     ablated = ablation_result.metrics if ablation_result else {}
     rows = head_rows(statistics, ablated)
     columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
@@ -124,36 +139,40 @@ def write_report(
         "columns.csv": csv_text(columns),
         "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.heads)),
         "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.heads)),
-        "largest_weights.csv": csv_text(
-            largest_weight_rows(report.reading, visible_keys_of(loaded, report.reading))
-        ),
+        "largest_weights.csv": csv_text(largest_weight_rows(reading, visible)),
     }
-    predicted = predictions_on(loaded, shown.tokens)
-    texts["lens.csv"] = csv_text(lens_rows(predicted, shown.labels))
-    if len(shown.tokens) > 1:
-        texts["pushes.csv"] = csv_text(push_rows(predicted, shown.labels))
+    predicted = reading.predictions(reading.targets(shown))
+    described = predicted, reading.labels[:shown], loaded.tokenizer.label
+    texts["lens.csv"] = csv_text(lens_rows(*described))
+    if shown > 1:
+        texts["pushes.csv"] = csv_text(push_rows(*described))
     if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
         texts["composition.csv"] = csv_text(composition_rows(loaded.model))
-    snapshots = snapshots_of(report.reading, len(shown.tokens), measured, {loaded.step: ablated})
-    losses = [loss_on(stored, shown.tokens) for stored, _ in measured]
-    texts["attention.html"] = page_of(loaded, snapshots, losses)
+    snapshots, losses = {}, []
+    for stored, of_step in measured:
+        same = stored is loaded
+        found = reading if same else stored.read(reading.tokens.tolist())
+        more = ablated if same else {}
+        snapshots[stored.step] = snapshot_of(found, of_step, shown=shown, more_metrics=more)
+        losses.append(found.loss(shown))
+    texts["attention.html"] = page_of(reading, list(snapshots.values()), losses)
     if statistics_over_steps:
         texts["history.csv"] = csv_text(history_rows(statistics_over_steps))
     if patching:
         texts["patching.csv"] = csv_text(patching_rows(patching[1]))
     contents = {name: text.encode() for name, text in texts.items()}
     if event_file:
-        contents[EVENTS.format(seconds=int(time.time()))] = event_file(snapshots)
+        contents[EVENTS.format(seconds=int(time.time()))] = event_file(
+            {step: each.blobs() for step, each in snapshots.items()}
+        )
     pictures = [
-        drawing.maps(report.reading),
-        drawing.predictions(predicted, shown.labels),
+        drawing.maps(reading),
         drawing.metrics(statistics),
-        drawing.distances(distances, statistics.heads),
         drawing.ablation(ablation_result) if ablation_result else (),
         drawing.patching(*patching) if patching else (),
         drawing.position(loaded),
-        drawing.difference_of_heads(report.reading, *pair) if pair else (),
-        drawing.difference_of_checkpoints(report.reading, loaded, other) if other else (),
+        drawing.difference_of_heads(reading, *pair) if pair else (),
+        drawing.difference_of_checkpoints(reading, loaded, other) if other else (),
         drawing.history(statistics_over_steps) if statistics_over_steps else (),
     ]
     files = ["heads.json", *contents]
@@ -185,12 +204,6 @@ def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> No
     write_atomically(file, json_text(content | {"files": names}, indent=2))
 
 
-def visible_keys_of(loaded: Checkpoint, reading: AttentionReading) -> Tensor | None:
-    """The mask of the keys that each query sees, (1, T, T). None if only later keys are hidden."""
-    visible = visible_in(loaded.model, torch.tensor([reading.tokens], device=loaded.model.device))
-    return None if visible is None else visible[0].cpu()
-
-
 def measured_on(
     report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
 ) -> dict[str, str]:
@@ -217,7 +230,7 @@ def summary(
         "windows": len(report.windows),
         "tokens": report.windows.size(1),
         "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
-        "text": report.loaded.tokenizer.decode(report.reading.tokens),
+        "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
             "similarity.csv": report.source,
             "jensen_shannon.csv": "the text of attention.html",

@@ -5,7 +5,6 @@ Load it with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=Tru
 Shapes: B batch, T new tokens, S all tokens (cached and new), L layers, H heads, V vocab_size.
 """
 
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from headscope.nn import GPT, PARTS, MultiHeadAttention, Position
-from headscope.nn.capture import captured_attention
+from headscope.nn.capture import capture_blocks
 from headscope.nn.loss import next_token_loss
 
 # transformers 5.24 renamed it.
@@ -149,20 +148,22 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         if order is not None and output_attentions:
             raise ValueError("output_attentions needs padding on the right")
         tokens = input_ids if order is None else input_ids.gather(1, order)
-        capture: Any = captured_attention(self.model) if output_attentions else nullcontext([])
-        with capture as attentions:
-            if cache is None:
-                hidden = self.model.hidden(tokens)
-            else:  # of the cached tokens, only the number counts
-                x = self.model.embed(F.pad(tokens, (cached, 0)), cached)
-                pasts: Any = [LayerCache(cache, i, cached) for i in range(len(self.model.blocks))]
-                hidden = self.model.through_blocks(x, pasts)
+        attentions = None
+        if output_attentions:
+            found = capture_blocks(self.model, tokens)
+            hidden, attentions = found.residual[-1], tuple(found.weights)
+        elif cache is None:
+            hidden = self.model.hidden(tokens)
+        else:  # of the cached tokens, only the number counts
+            x = self.model.embed(F.pad(tokens, (cached, 0)), cached)
+            pasts: Any = [LayerCache(cache, i, cached) for i in range(len(self.model.blocks))]
+            hidden = self.model.through_blocks(x, pasts)
         if order is not None:
             hidden = hidden.take_along_dim(order.argsort(dim=1)[:, :, None], dim=1)
         logits = self.model.unembed(hidden)
         loss = None if labels is None else next_token_loss(logits[:, :-1], labels[:, 1:])
         return CausalLMOutputWithPast(
-            loss=loss, logits=logits, attentions=tuple(attentions) or None, **{CACHE: cache}
+            loss=loss, logits=logits, attentions=attentions, **{CACHE: cache}
         )
 
     def prepare_inputs_for_generation(

@@ -49,10 +49,3 @@ export const api = {
     throw new DataError(texts.explore.noAnswer);
   },
 };
-
-export function bytes(base64) {
-  const text = atob(base64);
-  const found = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) found[i] = text.charCodeAt(i);
-  return found;
-}

@@ -49,7 +49,7 @@ export function createBars(parent, actions) {
   return {
     show(state, main, reference) {
       const { answer } = main;
-      heading.replaceChildren(...TEXTS.nextAfter(answer.tokens[answer.position].label));
+      heading.replaceChildren(...TEXTS.nextAfter(answer.history.labels[answer.position]));
       showTemperature(state.temperature);
       showTopK(state.top_k);
       showTopP(state.top_p);

@@ -98,7 +98,7 @@ export function createEditor(parent, actions) {
       disable(back, answer.ids.length < 2, field);
       notes.replaceChildren();
       notes.classList.remove("error");
-      const cut = answer.ids.length - answer.tokens.length;
+      const cut = answer.ids.length - answer.history.labels.length;
       if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
       if (answer.unknown.length > 0) markUnknown(notes, request.text, answer.unknown);
     },

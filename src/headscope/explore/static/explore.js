@@ -6,8 +6,8 @@ import { make } from "./viewer/dom.js";
 import { createEditor } from "./editor.js";
 import { createModels } from "./models.js";
 import { createPatch } from "./patch.js";
-import { createSource } from "./source.js";
-import { createAddress, headNumber } from "./viewer/state.js";
+import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
+import { createStore, runOf, streamOf } from "./viewer/store.js";
 import { createSwitches } from "./switches.js";
 import { texts } from "./viewer/texts.js";
 import { createViewer } from "./viewer/viewer.js";
@@ -51,12 +51,14 @@ const codec = {
 };
 
 const address = createAddress(window, "x.", codec);
-const viewAddress = createAddress(window, "v.");
-const source = createSource();
+const viewAddress = createAddress(window, "v.", {
+  fromTexts, toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null }),
+});
 const abouts = new Map(); // promises of the descriptions of models
 let state = { ...EMPTY, ...address.read() };
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
+let readings = []; // those that the viewer shows, each a run with one step
 let main = null; // the reading that is shown
 let reference = null; // a second reading to compare `main` with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
@@ -67,6 +69,7 @@ let retyped = false; // whether the text is another one than that of `main`
 let current = false; // whether `main` is a reading of the current state
 let pending = null; // the promise of the newest reading
 let queue = Promise.resolve(); // the actions on the text
+let serial = 0; // counts the readings
 
 // ---- The page ------------------------------------------------------------------------------------
 
@@ -82,9 +85,13 @@ const right = make(top, "div", { class: "right" });
 const bars = createBars(right, actions);
 const switches = createSwitches(left, actions);
 const patch = createPatch(top, actions);
+const store = createStore({
+  runs: async () => readings.map(({ name, answer }) => runOf(name, "text", answer.history)),
+  history: async (run) => readings.find(({ name }) => name === run).answer.history,
+  part,
+});
 const viewer = createViewer(document.body, {
-  store: source, title: TEXTS.title, place: left,
-  address: { read: () => view, write: viewChanged, onChange: (changed) => viewAddress.onChange(changed) },
+  store, title: TEXTS.title, place: left, address: viewAddress, viewChanged,
 });
 document.querySelector("header").after(top);
 left.append(left.querySelector(".switches-card")); // below the text
@@ -135,8 +142,8 @@ function undo() {
 
 /** Continues the text with another token after the selected one of an answer, which may be older than
     what the model has written since. */
-function pick(id, { ids, tokens, position }) {
-  const before = ids.length - tokens.length + position + 1;
+function pick(id, { ids, history: { labels }, position }) {
+  const before = ids.length - labels.length + position + 1;
   const written = Math.max(0, main.written - main.answer.ids.length + before) + 1;
   return change({ tokens: [...ids.slice(0, before), id], written }, true);
 }
@@ -210,7 +217,7 @@ async function keep(format) {
     const { model, zero, mean, half } = reference?.request ?? {};
     const response = await api.export({
       ...main.request, format, ...drawn(), skip: main.written, max_new_tokens: state.length,
-      position: main.answer.position - main.answer.tokens.length, target: main.answer.target.id,
+      position: main.answer.position - main.answer.history.labels.length, target: main.answer.target.id,
       against: reference && { model, zero, mean, half },
     });
     const link = document.createElement("a");
@@ -242,18 +249,36 @@ function describe(model) {
   return abouts.get(model);
 }
 
+/** The layer of a head such as L0H2, or null. */
+const layerOf = (head) => (head ? Number(/\d+/.exec(head)) : null);
+
 /** Reads the text with a model and switched heads. */
 async function read(model, switched, text, more) {
   const { written } = state;
   const about = await describe(model);
   const request = { model, ...switched, ...text, ...sampling() };
-  const [, layer] = /^L(\d+)H/.exec(view.head ?? "") ?? [null, about.layers - 1];
-  const answer = await api.read({
-    ...request, position: follow ? -1 : view.token ?? -1, target: state.target, thumbnails: true,
-    attention: [Math.min(Number(layer), about.layers - 1)], ...more,
-  }, reading.signal);
+  const asked = { ...request, position: follow ? -1 : view.token ?? -1, target: state.target,
+                  layers: [Math.min(layerOf(view.head) ?? Infinity, about.layers - 1)], ...more };
+  const answer = await api.read(asked, reading.signal);
+  serial += 1;
+  const [step] = answer.history.steps;
+  const has = (key) => key in answer.parts || key.startsWith("weights");
+  step.parts = step.parts.map((key) => (has(key) ? `${serial} ${key}` : null));
+  Object.assign(asked, { position: answer.position, target: answer.target.id });
   const heads = OWN.flatMap((name) => switched[name].map((head) => `${head} ${TEXTS.ways[name]}`));
-  return { about, request, answer, heads, written };
+  return { about, request, asked, answer, heads, written, serial };
+}
+
+/** A part of a reading, for the viewer. Weights of other layers than that of the opened head are asked
+    for when they are needed. */
+async function part(key) {
+  const [, number, name] = /^(\d+) (.+)$/.exec(key);
+  const { asked, answer: { parts } } = readings.find(({ serial: own }) => own === Number(number));
+  if (!(name in parts)) {
+    const layers = [Number(name.split(" ")[1])];
+    parts[name] = (await api.read({ ...asked, layers }, reading.signal)).parts[name];
+  }
+  return streamOf(parts[name]);
 }
 
 /** Reads the text, and shows the result unless a newer reading has begun. */
@@ -299,7 +324,7 @@ async function readAndShow() {
       newest = await read(state.model, switched, text, { also: ids(other), target: newest.answer.target.id });
     }
     if (mine.signal.aborted) return;
-    await show(newest, other, mine.signal);
+    await show(newest, other);
   } catch (error) {
     if (mine !== reading) return;
     if (unchecked) { // show the text at least
@@ -309,14 +334,13 @@ async function readAndShow() {
       await update();
     } else {
       document.documentElement.dataset.stale = "1"; // what is shown is not that of the current state
-      source.set([main, reference].filter(Boolean));
     }
     say(error);
   }
   if (mine === reading && !writing) delete document.documentElement.dataset.busy;
 }
 
-function show(newest, other, signal) {
+function show(newest, other) {
   nameReadings(newest, other);
   const changed = other?.name !== reference?.name;
   [main, reference] = [newest, other];
@@ -326,15 +350,15 @@ function show(newest, other, signal) {
   if (state.written >= main.answer.ids.length) state = { ...state, written: 0 }; // of a URL
   if (state.tokens && main.answer.same) state = { ...state, tokens: null, text: main.answer.text };
   address.write(state);
-  source.set([main, reference].filter(Boolean), signal);
+  readings = [main, reference].filter(Boolean);
+  for (const { name, answer } of readings) answer.history.name = name;
   editor.show(state, main, undone.length > 0);
   models.show(state, main);
   bars.show(state, main, reference);
   switches.show(state, main, reference, view.head);
   patch.show(state, main, view);
-  const shape = ({ about: { layers, heads }, answer }) =>
-    JSON.stringify([layers, heads, answer.tokens.map(({ label }) => label)]);
-  const comparable = reference && shape(reference) === shape(main);
+  const [shape, otherShape] = readings.map(({ answer }) => runOf("", "", answer.history).shapes[0]);
+  const comparable = shape === otherShape;
   const compared = view.compare.startsWith("run:");
   let compare = compared && !comparable ? "" : view.compare;
   if (changed && comparable) compare = `run:${reference.name}`;
@@ -356,11 +380,11 @@ function nameReadings(first, second) {
 function viewChanged(changed) {
   const before = view;
   view = changed;
-  viewAddress.write({ ...changed, run: null, text: null, step: null });
-  const last = main.answer.tokens.length - 1;
+  const last = main.answer.history.labels.length - 1;
   if (changed.head !== before.head) {
     switches.show(state, main, reference, changed.head);
     patch.show(state, main, view);
+    if (!main.asked.layers.includes(layerOf(changed.head))) update(); // what heads of its layer raise
   }
   if (changed.token === null || changed.token === main.answer.position) return;
   if (writing && state.tokens) { // it has written more than what is shown

@@ -6,19 +6,16 @@ Shapes: L layers, H heads per layer, T tokens.
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import torch
 from lightning.pytorch import Trainer
 
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
-from headscope.analysis.predictions import predictions
+from headscope.analysis.reading import Reading
 from headscope.analysis.snapshots import snapshot_of
-from headscope.analysis.trace import trace
 from headscope.config.parse import Count, NonNegative
 from headscope.data.store import TokenStore
 from headscope.data.windows import first_passage
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.capture import evaluating
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.steps import (
     StepCallback,
@@ -40,7 +37,6 @@ class ProbeText:
     """The text on which attention is shown."""
 
     tokens: list[int]
-    labels: list[str]  # of the tokens
     whole: int  # the number of tokens before it was shortened
 
 
@@ -89,7 +85,7 @@ class AttentionLog(StepCallback):
         self.planned = self.snapshot_steps | self.image_steps
         text = data.probe_text if self.text is None else self.text
         self.probe = probe_text(data.store, text, model.block_size)
-        self.vocabulary = data.store.tokenizer.vocabulary_labels()
+        self.tokenizer = data.store.tokenizer
         if self.steps:
             limit = min(self.step_bytes, self.run_bytes // len(self.snapshot_steps))
             self.shorten_probe(limit, model)
@@ -102,12 +98,12 @@ class AttentionLog(StepCallback):
         """Shortens the text, so that a snapshot has at most `limit` bytes."""
         layers, heads = len(model.attentions), model.attentions[0].heads
         sizes = {"layers": layers, "heads": heads, "tokens": len(self.probe.tokens)}
-        kept = tokens_within(limit, vocabulary=self.vocabulary, **sizes)
+        vocabulary = self.tokenizer.vocabulary_labels()
+        kept = tokens_within(limit, vocabulary=vocabulary, **sizes)
         if not kept:
             limits = "callbacks.attention.step_megabytes= and callbacks.attention.run_megabytes="
             raise UserError(f"{limits} are too small for one token: raise them")
-        tokens, labels = self.probe.tokens[:kept], self.probe.labels[:kept]
-        self.probe = ProbeText(tokens, labels, self.probe.whole)
+        self.probe = ProbeText(self.probe.tokens[:kept], self.probe.whole)
 
     def due(self, step: int) -> bool:
         return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))
@@ -124,7 +120,6 @@ class AttentionLog(StepCallback):
         if writers := tensorboard_writers(trainer):
             self.log_attention(pl_module.model, trainer.global_step, writers)
 
-    @torch.no_grad()
     def log_attention(self, model: GPT, step: int, writers: list[Any]) -> None:
         """Logs what is planned after `step`, or a snapshot if a name has changed."""
         statistics = self.heads.measure(model, step)
@@ -132,26 +127,17 @@ class AttentionLog(StepCallback):
         with_snapshot = planned or (self.snapshot_steps and self.heads.renamed)
         if not with_snapshot and step not in self.image_steps:
             return
-        with evaluating(model):
-            found = trace(model, torch.tensor(self.probe.tokens, device=model.device))
-            if with_snapshot:
-                parts = snapshot_of(
-                    found.attention,
-                    statistics,
-                    step=step,
-                    labels=self.probe.labels,
-                    text_tokens=self.probe.whole,
-                    predictions=predictions(model, found, self.vocabulary),
-                )
+        reading = Reading(model, self.probe.tokens, self.tokenizer, step=step)
         if with_snapshot:
-            size = sum(map(len, parts))
+            blobs = snapshot_of(reading, statistics, text_tokens=self.probe.whole).blobs()
+            size = sum(map(len, blobs))
             later = sum(each > step for each in self.snapshot_steps)
             if planned or self.logged_bytes + size * (1 + later) <= self.run_bytes:
                 self.logged_bytes += size
                 for writer in writers:
-                    add_snapshot(writer, SNAPSHOTS, parts, step)
+                    add_snapshot(writer, SNAPSHOTS, blobs, step)
         if step in self.image_steps:
-            weights = found.attention.float().cpu()  # (L, H, T, T)
+            weights = reading.attention.float().cpu()  # (L, H, T, T)
             for layer, maps in enumerate(weights):
                 tag, image = image_tag(layer, weights.size(1)), head_image(maps)
                 for writer in writers:
@@ -164,4 +150,4 @@ def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
     tokens = passage if text is None else store.tokenizer.encode_prompt(text)
     if not tokens:
         raise UserError("callbacks.attention.text= is empty: give a text, or null for the corpus's")
-    return ProbeText(tokens[:length], store.tokenizer.labels(tokens[:length]), len(tokens))
+    return ProbeText(tokens[:length], len(tokens))

@@ -10,11 +10,15 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
+from headscope.analysis.head_statistics import (
+    HeadStatistics,
+    measure_heads,
+    repeat_probe,
+    window_count,
+)
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
 from headscope.analysis.repeats import RepeatProbe
-from headscope.analysis.report.inputs import classify_vocabulary
-from headscope.analysis.tokens import TokenKinds
+from headscope.analysis.tokens import TokenKinds, classify_vocabulary
 from headscope.config.parse import Count, Positive
 from headscope.data.store import TokenStore
 from headscope.data.windows import spread_windows
@@ -24,6 +28,7 @@ from headscope.training.callbacks.steps import StepCallback, data_of, last_step
 from headscope.training.loggers import log_scalars, tensorboard_writers
 from headscope.training.module import LanguageModel
 
+TOKENS = 256  # fewer than at the end of the run, because heads are measured at many steps
 REPEATED_TEXTS = 4  # random texts for the induction metrics, each with a passage twice
 
 CHARTED = ("previous", "first", "induction", "entropy_share")
@@ -41,7 +46,8 @@ class HeadWatch(StepCallback):
     Prints a line when a head gets a name, which `thresholds` decide.
 
     The induction metrics are means over random texts that contain a passage twice, all others over
-    `windows` windows of the validation split. Training uses fused attention, which returns no
+    `windows` windows of the validation split: by default as many as have TOKENS tokens, and at
+    least four. Training uses fused attention, which returns no
     attention weights, so additional forward passes compute them.
     """
 
@@ -49,7 +55,7 @@ class HeadWatch(StepCallback):
         self,
         *,
         every_steps: Count = 100,
-        windows: Positive = 4,
+        windows: Positive | None = None,
         thresholds: Thresholds | None = None,
     ) -> None:
         self.every_steps, self.windows = every_steps, windows
@@ -83,7 +89,8 @@ class HeadWatch(StepCallback):
 
     def read(self, store: TokenStore, length: int) -> None:
         """Reads the texts on which the heads are measured."""
-        self.texts = spread_windows(store.validation, windows=self.windows, length=length)
+        windows = self.windows or max(4, window_count(length, TOKENS))
+        self.texts = spread_windows(store.validation, windows=windows, length=length)
         self.kinds = classify_vocabulary(store.tokenizer, store.validation)
 
     def due(self, step: int) -> bool:
@@ -123,6 +130,7 @@ class HeadWatch(StepCallback):
             statistics = measure_heads(
                 model,
                 self.texts,
+                source="the validation split",
                 kinds=self.kinds,
                 thresholds=self.thresholds,
                 repeats=self.repeats,

@@ -18,9 +18,11 @@ export const texts = {
     score: "The value of the metric that decides the name. For a mixed head, this is `unevenness`.",
     shortened: (shown, all) => `Shows the first ${shown.toLocaleString(LOCALE)} of ${count(all, "token")}, `
       + "because the size of a snapshot is limited.",
-    size: ({ layers, heads, tokens, steps, measured }) => [
+    uncertain: "The name is uncertain: another text might give another name, because a metric is near its "
+      + "threshold.",
+    size: ({ layers, heads, tokens, steps, measured, measuredOn }) => [
       count(layers, "layer"), `${count(heads, "head")} each`, count(tokens, "token"), steps && count(steps, "step"),
-      measured && `names and metrics from ${count(measured, "token")}`,
+      measured && `names and metrics from ${count(measured, "token")} of ${measuredOn}`,
     ].filter(Boolean).join(" · "),
   },
 
@@ -96,6 +98,7 @@ export const texts = {
   },
 
   status: {
+    onThisText: (query, key, weight) => `on this text: “${query}” gives “${key}” ${weight}`,
     point: "Point at a token or at a cell of the map: where it looks, and who looks at it.",
     nothing: "nothing",
     cannotSee: (query, key) => [query, " cannot see ", key, ", which comes later"],
@@ -157,7 +160,6 @@ export const texts = {
     ends: (token) => ["After “", token, "”. The text ends here, so the token that follows is unknown."],
     predicts: (token, next) => ["After “", token, "”, the values are those of “", next, "”."],
     notDifference: (at) => ` The values are those of ${at}, not a difference.`,
-    topToken: " top token",
     topTokenAnd: (next) => ` top token, probability of “${next}”`,
     adds: (next) => `What heads add directly to “${next}”`,
     raises: (head) => `What ${head} raises most`,

@@ -1,4 +1,4 @@
-// Generated from headscope.analysis.glossary: edit that file.
+// Generated from docs/glossary.md: edit that page.
 export const METRICS = {
   "self": "Weight on the query's own token (the diagonal of the attention map), from 0 to 1. A high value means that tokens attend to themselves.",
   "previous": "Weight on the token just before the query, from 0 to 1. A high value means that the head looks one token back (positional heads, Voita 2019).",
@@ -59,5 +59,5 @@ export const HEAD_NAMES = {
   "short-range": "The mean `distance` is at least 50% shorter than for uniform attention: the head looks back, but not far.",
   "global": "None of the names above fits, and `global` is at least 0.5: the head attends to nearly every token.",
   "mixed": "None of the names above fits, and `global` is below 0.5: the head attends to several places.",
-  "-": "The head has no name, because `unevenness` is below 0.1: the attention is nearly uniform, as in an untrained model. The names *induction* and *same-token* are exceptions, because they are about a few queries only."
+  "-": "The head has no name, because `unevenness` is below 0.1: the attention is nearly uniform. With `qk_norm`, also a head that is not more uneven than an untrained one. The names *induction*, *same-token* and *punctuation* are exceptions, because they are about a few queries only."
 };

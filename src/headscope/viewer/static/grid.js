@@ -1,7 +1,7 @@
 // The thumbnails of all heads, one row per layer.
 
 import { card, fit, make, own, write } from "./dom.js";
-import { NO_NAME, background, scoreText, shortName, titleOf } from "./names.js";
+import { NO_NAME, background, nameOf, scoreText, shortName, titleOf } from "./names.js";
 import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
 import { headName } from "./state.js";
@@ -84,12 +84,12 @@ export function createGrid(parent, actions) {
     const shortened = new Set();
     cells.forEach(({ button, name, score, change }, number) => {
       const written = step.names[number];
-      const text = narrow ? shortName(written) : written === NO_NAME ? "" : written;
-      if (text && text !== written) shortened.add(`${text} = ${written}`);
+      const text = narrow ? shortName(written) : written === NO_NAME ? "" : nameOf(step, number);
+      if (narrow && text && text !== written) shortened.add(`${text} = ${written}`);
       const without = typeof changes?.[number] === "number" ? differenceText(changes[number]) : "";
       const plain = titleOf(step, number, heads);
       const title = without ? TEXTS.withoutIt(plain, without) : plain;
-      button.classList.toggle("off", Boolean(current.history.switched?.includes(number)));
+      button.classList.toggle("off", current.history.switched.includes(headName(number, heads)));
       button.classList.toggle("other", comparison?.kind === "head" && comparison.opened === number);
       write(change, without);
       write(name, text);

@@ -50,7 +50,8 @@ export function createMetrics(parent) {
         build(history, metrics);
       }
       // The metrics of a model are the same when its heads are switched.
-      const same = comparison?.kind === "run" && comparison.step.metrics === step.metrics;
+      const same = comparison?.kind === "run"
+        && JSON.stringify(comparison.step.metrics) === JSON.stringify(step.metrics);
       table.classList.toggle("comparing", comparison !== null && !same);
       [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
       for (const { metric, text, bar, compared, place } of rows) {

@@ -13,7 +13,7 @@ export async function modelOf(store, runs, state) {
   const { history, index, opened } = chosen;
   const { comparison, problem } = await chooseComparison(store, runs, chosen);
   if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.choice}` : "";
-  const step = history.steps[index];
+  const step = stepOf(history, index);
   const name = headName(opened, history.heads);
   const at = texts.step(stepText(step.step));
   const loss = lossText(step.step, history.loss);
@@ -22,7 +22,7 @@ export async function modelOf(store, runs, state) {
     ...chosen, runs, comparison, problem, step, name,
     what: { step: at, head: name, run: history.name ?? texts.compare.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
     labels: history.labels,
-    losses: history.losses, // of each token, if they are known
+    losses: [null, ...step.losses], // of each token
     tokens: history.labels.length,
     view: chosen.state.view,
     title: titleOf(step, opened, history.heads),
@@ -52,13 +52,20 @@ export async function withWeights(store, model) {
   return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };
 }
 
+/** A step of a history, with the names and metrics that were measured when the run ended, if there are
+    any: they rest on more tokens. */
+function stepOf(history, index) {
+  const { measured_tokens, measured_on, steps } = history;
+  return { measured_tokens, measured_on, ...steps[index], ...steps[index].measured };
+}
+
 async function choose(store, runs, state) {
   const run = runs.find(({ name }) => name === state.run) ?? runs[0];
   const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
   const history = await store.history(run.name, tag);
   const { steps, heads, labels } = history;
   const index = state.step === null ? steps.length - 1 : nearest(steps, state.step);
-  const last = steps.at(-1);
+  const last = stepOf(history, steps.length - 1);
   const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
   const opened = headNumber(state.head, history) ?? best;
   const named = metricOf(last.names[opened]);
@@ -100,7 +107,7 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     found.index = nearest(steps, history.steps[index].step);
     found.what = found.history.name ?? texts.compare.runAtStep(value, stepText(steps[found.index].step));
   }
-  found.step = found.history.steps[found.index];
+  found.step = stepOf(found.history, found.index);
   return { comparison: found };
 }
 

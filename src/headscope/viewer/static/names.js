@@ -44,9 +44,12 @@ export const shortName = (name) => own(STYLES, name)?.[2] ?? name;
 export const scoreText = ({ names, scores }, head) =>
   (names[head] === NO_NAME ? "" : scores[head]?.toFixed(2) ?? "");
 
+/** The words for the name of a head: "previous-token", or "previous-token?" if it is uncertain. */
+export const nameOf = (step, head) => nameText(step.names[head]) + (step.uncertain[head] ? "?" : "");
+
 /** "L0H1 previous-token 0.90" */
 export const titleOf = (step, head, heads) =>
-  `${headName(head, heads)} ${nameText(step.names[head])} ${scoreText(step, head)}`.trim();
+  `${headName(head, heads)} ${nameOf(step, head)} ${scoreText(step, head)}`.trim();
 
 /** The CSS background image of a name. */
 export function background(name) {

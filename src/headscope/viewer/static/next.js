@@ -10,6 +10,7 @@ import { explain } from "./tooltip.js";
 
 const TEXTS = texts.next;
 const HEADS = 8; // heads that are listed
+const RAISED = 5; // tokens that the opened head raises most
 const HEIGHT = 76; // of the chart, in pixels
 const LEFT = 42;
 const LIKELY = 0.5;
@@ -86,7 +87,7 @@ export function createNext(parent, actions) {
   // ---- The chart over the steps ------------------------------------------------------------------
 
   const probabilities = ({ history, kept }) =>
-    history.steps.map(({ predictions }) => predictions?.next[kept] ?? null);
+    history.steps.map(({ next }) => next[kept] ?? null);
 
   function xOf({ history }) {
     const place = timeAxis(history.steps.map(({ step }) => step));
@@ -140,7 +141,7 @@ export function createNext(parent, actions) {
     show(model) {
       current = model;
       const { kept, step, labels, comparison, at, name } = model;
-      section.hidden = !step.predictions;
+      section.hidden = !step.layout.some(({ name: kind }) => kind === "lens");
       blocks.hidden = kept === null;
       if (section.hidden) return;
       if (kept === null) hint.textContent = TEXTS.click;
@@ -157,30 +158,26 @@ export function createNext(parent, actions) {
     /** Shows the predictions at the step of the cursor. */
     paint(model) {
       if (section.hidden || !model.predictions) return;
-      const { problem, next, likely: tokens, lens: layers, pushes, raised: most } = model.predictions;
+      const { problem, next, follows, likely: tokens, lens: layers, raised: most } = model.predictions;
       if (problem) {
         hint.textContent = problem;
         blocks.hidden = true;
         return;
       }
-      if (next !== undefined && next !== following(model)) {
+      if (!follows) {
         hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
       }
-      lens.more.textContent = next === undefined ? TEXTS.topToken : TEXTS.topTokenAnd(next);
+      lens.more.textContent = TEXTS.topTokenAnd(next);
       list(likely.rows, tokens.map(({ text, value, marked }) =>
         ({ before: marked ? "✓" : "", text, note: percentText(value), share: value, marked })));
-      list(lens.rows, layers.map(({ text, value, marked, next: ofNext }, layer) => {
-        const share = ofNext ?? value;
+      list(lens.rows, layers.map(({ text, marked, next: ofNext }, layer) => {
         const before = layer + 1 < layers.length ? TEXTS.before(layer) : TEXTS.atEnd;
-        return { before, text, note: percentText(share), share, marked };
+        return { before, text, note: percentText(ofNext), share: ofNext, marked };
       }));
-      heads.part.hidden = !pushes;
-      if (pushes) {
-        heads.heading.textContent = TEXTS.adds(next);
-        showHeads(model);
-      }
+      heads.heading.textContent = TEXTS.adds(next);
+      showHeads(model);
       raised.part.hidden = !most?.length;
-      list(raised.rows, (most ?? []).map(({ text, value, marked }) => ({
+      list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
         before: marked ? "✓" : "", text, marked, ...signed(value, Math.abs(most[0].value) || 1),
       })));
     },

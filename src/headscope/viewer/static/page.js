@@ -1,23 +1,16 @@
 // The entry of attention.html: the data is in script elements of the page.
 
 import { createAddress } from "./state.js";
-import { createStore } from "./store.js";
+import { createStore, runOf, streamOf } from "./store.js";
 import { texts } from "./texts.js";
 import { createViewer } from "./viewer.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
-/** Base64 text to bytes. */
-function bytes(base64) {
-  const text = atob(base64);
-  return Uint8Array.from({ length: text.length }, (_, i) => text.charCodeAt(i));
-}
-
 const store = createStore({
-  runs: async () => data.runs.map(({ name, text, history: { layers, heads, labels } }) =>
-    ({ name, texts: [text], shapes: [JSON.stringify([layers, heads, labels])] })),
+  runs: async () => data.runs.map(({ name, text, history }) => runOf(name, text, history)),
   history: async (run) => data.runs.find(({ name }) => name === run).history,
-  part: async (key) => new Blob([bytes(document.getElementById(`part-${key}`).textContent)]).stream(),
+  part: async (key) => streamOf(document.getElementById(`part-${key}`).textContent),
 });
 
 createViewer(document.body, {

@@ -1,4 +1,4 @@
-// Gets and decodes the data: histories, thumbnails, and the weights of one layer at one step.
+// Gets and decodes the data: histories, and the parts of snapshots (see snapshot.py).
 // The data may come from a stranger, so every size is checked before and after decompression.
 
 import { LOCALE, texts } from "./texts.js";
@@ -9,7 +9,17 @@ const TEXTS = texts.data;
 const CACHE_BYTES = 256 * 2 ** 20;
 const MAX_PART_BYTES = 256 * 2 ** 20;
 const MAX_LABEL = 200;
-const THUMBNAIL = 24; // maximum side of a thumbnail, as in snapshot.py
+const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f2: Uint16Array, f4: Float32Array };
+
+/** A run with one text, for `runs()` of a source. Runs of the same shape can be compared. */
+export const runOf = (name, text, { layers, heads, labels }) =>
+  ({ name, texts: [text], shapes: [JSON.stringify([layers, heads, labels])] });
+
+/** The bytes of a text in base64, as the stream that `part()` of a source returns. */
+export function streamOf(base64) {
+  const text = atob(base64);
+  return new Blob([Uint8Array.from({ length: text.length }, (_, i) => text.charCodeAt(i))]).stream();
+}
 
 /** `source` gets the data itself: runs(), history(run, text) and part(key), all asynchronous. A part is a
     stream, so that it is decompressed while it arrives. */
@@ -30,18 +40,32 @@ export function createStore(source) {
     return promise;
   }
 
-  /** The decompressed bytes of a part, which must have exactly `size` bytes. */
-  function part(key, size, decode) {
+  /** The arrays of a part at a step: {name: {shape, data}}. The number of a part is that of its layer.
+      Null if there is no such part. A part without a key was left out. */
+  async function part(history, index, kind, number = 0) {
+    const { layout, parts: keys } = history.steps[index];
+    let first = 0;
+    for (const { name, count, arrays } of layout) {
+      const key = name === kind && number < count ? keys[first + number] : null;
+      if (key !== null) return fetched(key, arrays);
+      first += count;
+    }
+    return null;
+  }
+
+  function fetched(key, arrays) {
     let entry = parts.get(key);
     parts.delete(key);
     if (!entry) {
+      const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
       if (size > MAX_PART_BYTES) {
         const megabytes = Math.round(size / 2 ** 20).toLocaleString(LOCALE);
         throw new DataError(TEXTS.tooLarge(megabytes));
       }
-      entry = { bytes: size, promise: source.part(key).then((data) => inflate(data, size)).then(decode) };
+      const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
+      entry = { bytes: size, promise };
       held += size;
-      entry.promise.catch(() => forget(key, entry));
+      promise.catch(() => forget(key, entry));
     }
     parts.set(key, entry);
     for (const [oldest, other] of parts) {
@@ -66,94 +90,110 @@ export function createStore(source) {
     },
 
     /** The thumbnails of all heads at a step: {side, bytes}, uint8 (2, heads, side, side). */
-    async thumbnails({ layers, heads, labels, steps }, index) {
-      const side = Math.min(labels.length, THUMBNAIL);
-      const size = 2 * layers * heads * side * side;
-      return part(steps[index].parts[0], size, (bytes) => ({ side, bytes }));
+    async thumbnails(history, index) {
+      const { layers, heads } = history;
+      const found = await part(history, index, "thumbnails");
+      const side = found?.maps?.shape[3];
+      return { side, bytes: shaped(found, "maps", 2, layers, heads, side, side) };
     },
 
-    /** The weights of one layer at a step: {rest, peak, codes}. See `layer_part` in snapshot.py. */
-    async layer({ heads, labels, steps }, index, layer) {
-      const tokens = labels.length;
-      const rows = heads * tokens;
-      const size = 8 * rows + (heads * tokens * (tokens - 1)) / 2;
-      return part(steps[index].parts[1 + layer], size, (bytes) => {
-        const rest = new Float32Array(bytes.buffer, 0, rows);
-        const peak = new Float32Array(bytes.buffer, 4 * rows, rows);
-        const valid = (value) => value >= 0 && value <= 1.001;
-        if (!rest.every(valid) || !peak.every(valid)) {
-          throw damaged(TEXTS.notWeights);
-        }
-        return { rest, peak, codes: bytes.subarray(8 * rows) };
-      });
+    /** The weights of one layer at a step: {rest, peak, codes}, or {exact}. */
+    async layer(history, index, layer) {
+      const { heads, labels: { length: tokens } } = history;
+      const found = await part(history, index, "weights", layer);
+      if (found?.exact) return { exact: shaped(found, "exact", heads, (tokens * (tokens + 1)) / 2) };
+      const [rest, peak] = ["rest", "peak"].map((name) => shaped(found, name, heads, tokens));
+      const valid = (value) => value >= 0 && value <= 1.001;
+      if (!rest.every(valid) || !peak.every(valid)) throw damaged(TEXTS.notWeights);
+      return { rest, peak, codes: shaped(found, "codes", heads, (tokens * (tokens - 1)) / 2) };
     },
 
-    /** What the model predicts after a token at a step: {next, likely, lens, pushes, raised}. Lists of
+    /** What the model predicts after a token at a step: {next, follows, likely, lens, pushes, raised}.
+        `next` is the token that is asked about, and `follows` whether it follows in the text. Lists of
         tokens have entries {text, value, marked}: `value` is a probability, or for `raised` what the
-        head `opened` adds to a logit. `marked` is true for `next`, the token that follows. `lens` also
-        has `next`, its probability. `pushes` has what each head adds to its logit. Null if the data
-        has no predictions. See predictions.py. */
-    async predictions({ layers, heads, labels, steps }, index, opened, token) {
-      const layer = Math.floor(opened / heads);
-      const { predictions: entry, parts: keys } = steps[index];
-      if (!entry) return null;
-      const tokens = labels.length;
-      const { top } = entry;
-      const Index = entry.labels <= 65536 ? Uint16Array : Uint32Array;
-      const numbers = (bytes, listed, following) => {
-        const indices = new Index(bytes.buffer, 0, listed + following);
-        if (!indices.every((each) => each < entry.labels)) throw damaged(TEXTS.unknownTokens);
-        const halves = Float32Array.from(new Uint16Array(bytes.buffer, indices.byteLength), half);
-        return { indices, values: halves.subarray(0, listed), more: halves.subarray(listed) };
-      };
-      const sizeOf = (listed) => listed * (Index.BYTES_PER_ELEMENT + 2);
-      const rows = (layers + 1) * tokens * top;
-      const more = (layers + 1 + layers * heads) * (tokens - 1);
-      const listed = heads * tokens * top;
-      const [names, lens, pushes] = await Promise.all([
-        part(keys[1 + layers], entry.label_bytes, (bytes) => namesOf(bytes, entry.labels)),
-        part(keys[2 + layers], sizeOf(rows) + (tokens - 1) * Index.BYTES_PER_ELEMENT + 2 * more,
-          (bytes) => numbers(bytes, rows, tokens - 1)),
-        entry.pushes ? part(keys[3 + layers + layer], sizeOf(listed), (bytes) => numbers(bytes, listed, 0)) : null,
+        head `opened` adds to a logit. `marked` is true for `next`. `lens` also has `next`, its
+        probability. `pushes` has what each head adds to its logit. Null if the data has no predictions
+        after this token. */
+    async predictions(history, index, opened, token) {
+      const { layers, heads } = history;
+      const [labels, lens, most] = await Promise.all([
+        part(history, index, "labels"),
+        part(history, index, "lens"),
+        part(history, index, "raised", Math.floor(opened / heads)),
       ]);
-      const next = lens.indices[rows + token]; // undefined after the last token
-      const known = token + 1 < tokens;
-      const list = (found, row, count = top) => Array.from({ length: count }, (_, i) => {
-        const each = found.indices[row * top + i];
-        return { text: names[each], value: found.values[row * top + i], marked: each === next };
-      });
-      const nextAt = (row) => (known ? lens.more[row * (tokens - 1) + token] : null);
-      const likely = list(lens, layers * tokens + token);
-      if (known && !likely.some(({ marked }) => marked)) {
-        likely.push({ text: names[next], value: nextAt(layers), marked: true });
+      if (!lens) return null;
+      const places = lens.positions?.shape[0];
+      const place = shaped(lens, "positions", places).indexOf(token);
+      if (place < 0) return null;
+      const top = lens.tokens?.shape[2];
+      const names = namesOf(labels);
+      const target = shaped(lens, "targets", places)[place];
+      const listed = (found, values, rows, row, count = top) => {
+        const tokens = shaped(found, "tokens", rows, places, top);
+        const numbers = shaped(found, values, rows, places, top);
+        return Array.from({ length: count }, (_, i) => {
+          const at = (row * places + place) * top + i;
+          return { text: nameOf(names, tokens[at]), value: numbers[at], marked: tokens[at] === target };
+        });
+      };
+      const next = nameOf(names, target);
+      const ofTarget = shaped(lens, "target_probabilities", layers + 1, places);
+      const pushes = shaped(lens, "target_pushes", layers, heads, places);
+      const likely = listed(lens, "probabilities", layers + 1, layers);
+      if (!likely.some(({ marked }) => marked)) {
+        likely.push({ text: next, value: ofTarget[layers * places + place], marked: true });
       }
       return {
-        next: known ? labels[token + 1] : undefined,
-        likely,
-        lens: Array.from({ length: layers + 1 }, (_, row) =>
-          ({ ...list(lens, row * tokens + token, 1)[0], next: nextAt(row) })),
-        pushes: known ? Array.from({ length: layers * heads }, (_, head) => nextAt(layers + 1 + head)) : null,
-        raised: pushes && list(pushes, (opened % heads) * tokens + token),
+        next, likely,
+        follows: shaped(lens, "follows", places)[place] === 1,
+        lens: Array.from({ length: layers + 1 }, (_, row) => ({
+          ...listed(lens, "probabilities", layers + 1, row, 1)[0], next: ofTarget[row * places + place],
+        })),
+        pushes: Array.from({ length: layers * heads }, (_, head) => pushes[head * places + place]),
+        raised: most && listed(most, "pushes", heads, opened % heads).filter(({ value }) => value !== 0),
       };
     },
   };
 }
 
+const product = (shape) => shape.reduce((size, each) => size * each, 1);
+
+/** The arrays of the bytes of a part. */
+export function decode(bytes, arrays) {
+  let at = 0;
+  return Object.fromEntries(arrays.map(([name, dtype, shape]) => {
+    const from = at;
+    at += product(shape) * TYPES[dtype].BYTES_PER_ELEMENT;
+    const data = new TYPES[dtype](bytes.slice(from, at).buffer);
+    return [name, { shape, data: dtype === "f2" ? Float32Array.from(data, half) : data }];
+  }));
+}
+
+/** The data of an array of a part, which must have this shape. */
+function shaped(found, name, ...shape) {
+  const array = found?.[name];
+  if (!array || JSON.stringify(array.shape) !== JSON.stringify(shape)) throw damaged(TEXTS.wrongSize);
+  return array.data;
+}
+
 const damaged = (why) => new DataError(TEXTS.damaged(why));
 
 /** The labels of tokens, from their JSON list. */
-function namesOf(bytes, count) {
+function namesOf(part) {
   let names;
   try {
-    names = JSON.parse(new TextDecoder().decode(bytes));
+    names = JSON.parse(new TextDecoder().decode(part?.text?.data));
   } catch {
     throw damaged(TEXTS.labelsNotJson);
   }
   const valid = (name) => typeof name === "string" && name.length <= MAX_LABEL;
-  if (!Array.isArray(names) || names.length !== count || !names.every(valid)) {
-    throw damaged(TEXTS.labelsNotTexts);
-  }
+  if (!Array.isArray(names) || !names.every(valid)) throw damaged(TEXTS.labelsNotTexts);
   return names;
+}
+
+function nameOf(names, token) {
+  if (token >= names.length) throw damaged(TEXTS.unknownTokens);
+  return names[token];
 }
 
 /** A number of 16 bits (IEEE 754): not every browser has Float16Array. */

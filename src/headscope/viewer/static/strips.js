@@ -25,8 +25,8 @@ export function drawStrips(context, { history, theme }, x, area) {
   for (let head = 0; head < layers * heads; head++) {
     const top = area.top + stripTop(strips, head, heads);
     for (let from = 0, to; from < steps.length; from = to) {
-      const name = steps[from].names[head];
-      for (to = from + 1; to < steps.length && steps[to].names[head] === name;) to += 1;
+      const name = nameAt(steps[from], head);
+      for (to = from + 1; to < steps.length && nameAt(steps[to], head) === name;) to += 1;
       const width = edges[to] - edges[from];
       fillName(context, theme, name, edges[from], top, width, height);
       if (height >= 11 && name !== NO_NAME) label(context, theme, name, edges[from], top, width, height);
@@ -39,6 +39,7 @@ export function drawStrips(context, { history, theme }, x, area) {
   }
 }
 
+const nameAt = (step, head) => (step.measured ?? step).names[head];
 const heightOfStrip = ({ row }) => (row > 3 ? row - 1 : row);
 const labelMiddle = (height) => (height >= 10 ? height / 2 : 5);
 

@@ -1,6 +1,6 @@
 // The text, coloured by weights: in one colour where the token looks, in another one who looks at it.
 
-import { card, make } from "./dom.js";
+import { card, make, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
 import { texts } from "./texts.js";
 
@@ -27,18 +27,22 @@ export function createText(parent, actions) {
       if (number < same) return tokens[number];
       const attributes = { role: "button", dir: "auto", tabindex: -1, "data-token": number };
       const token = make(box, "span", attributes, label);
-      if (model.losses) make(token, "small");
+      make(token, "small");
       ends[number] = label.endsWith("⏎") ? make(box, "br") : token;
       return token;
-    });
-    model.losses?.forEach((loss, number) => {
-      const small = tokens[number].querySelector("small");
-      small.textContent = loss?.toFixed(1) ?? "–";
-      if (loss !== null) small.setAttribute("aria-label", TEXTS.loss(loss.toFixed(2)));
     });
     styles = labels.map((_, number) => (number < same ? styles[number] : null));
     reach(Math.max(0, Math.min(focused < 0 ? 0 : focused, tokens.length - 1)));
     if (focused >= 0) tokens[reachable].focus({ preventScroll: true });
+  }
+
+  function showLosses(losses) {
+    losses.forEach((loss, number) => {
+      const small = tokens[number].querySelector("small");
+      write(small, loss?.toFixed(1) ?? "–");
+      if (loss === null) small.removeAttribute("aria-label");
+      else small.setAttribute("aria-label", TEXTS.loss(loss.toFixed(2)));
+    });
   }
 
   function reach(token) {
@@ -79,6 +83,7 @@ export function createText(parent, actions) {
   return {
     show(model) {
       if (model.labels !== labels) build(model);
+      showLosses(model.losses);
     },
 
     point(model, pointed) {

@@ -210,7 +210,7 @@ export function createTimeline(parent, actions) {
     for (const metric of Object.keys(history.steps.at(-1).metrics).filter(isKnown)) {
       make(select, "option", { value: metric }, metric.replaceAll("_", " "));
     }
-    const names = new Set(history.steps.flatMap((step) => step.names));
+    const names = new Set(history.steps.flatMap((step) => [...step.names, ...step.measured?.names ?? []]));
     const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
     const unknown = [...names].filter((name) => !known.includes(name)).slice(0, 20);
     legend.replaceChildren();

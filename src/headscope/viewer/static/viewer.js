@@ -1,16 +1,16 @@
 // The viewer: its state, its panels, and the model that the panels show.
 
 import { createBar } from "./bar.js";
-import { make, oncePerFrame } from "./dom.js";
+import { make, oncePerFrame, write } from "./dom.js";
 import { createMetrics } from "./metrics.js";
 import { createGrid } from "./grid.js";
 import { createLines } from "./lines.js";
 import { createMap } from "./map.js";
 import { createNext } from "./next.js";
 import { modelOf, withWeights } from "./model.js";
-import { definitionOf, nameText, scoreText } from "./names.js";
+import { definitionOf, nameOf, scoreText } from "./names.js";
 import { EMPTY, headName } from "./state.js";
-import { describe } from "./status.js";
+import { describe, onThisText } from "./status.js";
 import { DataError } from "./store.js";
 import { createText } from "./text.js";
 import { texts } from "./texts.js";
@@ -23,15 +23,15 @@ const REST = 100; // ms without an action until the neighbours of the cursor are
 const TEXTS = texts.viewer;
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
-    in `place` if it is given. Returns {refresh, change}: both change parts of the state, and `refresh`
-    also fetches the list of runs and the histories again. */
-export function createViewer(root, { store, address, title, place }) {
+    in `place` if it is given. Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
+    both change parts of the state, and `refresh` also fetches the runs and the histories again. */
+export function createViewer(root, { store, address, title, place, viewChanged = () => {} }) {
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
   let model = null; // what the panels show, perhaps still without its weights
   let complete = null; // the model whose weights the panels show
   let theme = null;
-  let hovered = null; // the token or the cell that the pointer is at
+  let hovered = null; // the token or the cell at the pointer
   let turn = 0; // counts the renderings that were started
   let shown = 0; // the newest of them that was shown without its weights
   let painted = 0; // the newest of them that was finished
@@ -53,6 +53,7 @@ export function createViewer(root, { store, address, title, place }) {
   const heading = make(headline, "h2", { id: "opened-head" });
   const [openedHead, otherHead] = ["", `${texts.minus} `].map((word) => createHead(heading, word));
   const moment = make(headline, "p", { class: "quiet moment" });
+  const here = make(headline, "p", { class: "quiet here" });
   const says = make(headline, "p", { class: "says", role: "status" });
   const panels = make(opened, "div", { class: "panels" });
   const text = createText(place ?? panels, actions);
@@ -157,11 +158,11 @@ export function createViewer(root, { store, address, title, place }) {
       if (mine === turn) say(error.message); // other steps may be fine
     }
     if (mine < painted || !model) return;
-    painted = mine;
-    complete = weights;
+    [painted, complete] = [mine, weights];
     main.classList.toggle("without-weights", !weights);
     if (!weights) return;
     for (const panel of [grid, predicted, map, lines]) panel.paint(complete);
+    write(here, onThisText(complete));
     showPointed();
     setTimeout(() => { if (mine === turn) prefetch(weights); }, REST);
   }
@@ -175,7 +176,7 @@ export function createViewer(root, { store, address, title, place }) {
     const shortened = tokens < history.text_tokens
       ? TEXTS.shortened(tokens, history.text_tokens) : "";
     say(problem ?? shortened);
-    size.textContent = TEXTS.size({ ...history, tokens, measured: history.measured_tokens,
+    size.textContent = TEXTS.size({ ...history, tokens, measured: step.measured_tokens, measuredOn: step.measured_on,
                                     steps: history.name ? 0 : history.steps.length });
     const { comparison } = next;
     const two = comparison?.kind === "head";
@@ -188,6 +189,7 @@ export function createViewer(root, { store, address, title, place }) {
     bar.show(next);
     address.write(state);
     model = next;
+    viewChanged(state);
   }
 
   /** Loads the data of the neighbours of the cursor. */
@@ -240,8 +242,8 @@ function createHead(heading, word) {
     part.hidden = step === null;
     if (part.hidden) return;
     head.textContent = text;
-    name.textContent = nameText(step.names[number]);
-    explain(name, definitionOf(step.names[number]));
+    name.textContent = nameOf(step, number);
+    explain(name, definitionOf(step.names[number]) + (step.uncertain[number] ? ` ${TEXTS.uncertain}` : ""));
     score.textContent = scoreText(step, number);
     explain(score, score.textContent ? TEXTS.score : undefined);
   };

@@ -1,13 +1,13 @@
-"""A trained model for use from Python: logits, generated text, attention, and what heads do.
+"""A trained model: logits, generated text, readings of texts, and what heads do.
 
-Shapes: L layers, H heads, T tokens, C embed_dim, V vocab_size. For several texts with the same
-number of tokens, tensors have a first axis B.
+Shapes: T tokens, V vocab_size. For several texts with the same number of tokens, tensors have a
+first axis B.
 """
 
-import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,41 +15,62 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope import checkpoint
-from headscope.analysis import direct_effects
+import headscope
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.circuits import copying_scores, has_matrices
-from headscope.analysis.direct_effects import HeadWrites, push_directions
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
 from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.path_patching import needs
+from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
-from headscope.analysis.report.notebook import ShownReading
-from headscope.analysis.trace import Trace, trace
-from headscope.checkpoint import Checkpoint
-from headscope.conversion.export import export_huggingface
-from headscope.conversion.folder import is_model_folder, load_folder
+from headscope.checkpoint import pick_device, read, sources
+from headscope.checkpoint.finding import warn
+from headscope.checkpoint.loading import build_from_weights, stored_tokenizer
+from headscope.config.parts import Part, build_part
+from headscope.config.training import TrainConfig
+from headscope.data.corpus import Corpus
+from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.generation import generate_text, generate_tokens
-from headscope.nn.loss import IGNORED, next_token_loss
+from headscope.nn import GPT
+from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 
 Text = str | Sequence[int]
 """A text, or token ids."""
 
 
-class Loaded(Checkpoint):
+@dataclass(frozen=True)
+class TrainedModel:
     """A checkpoint, or the model in a Hugging Face folder, as `headscope.load` returns it.
 
     `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
-    the training step at which the file `path` was saved, and `precision` the precision of training.
+    the training step at which the file `path` was saved, and `precision` that of training, one of
+    `PRECISIONS`. `answers` is what its losses count, if not all tokens.
 
     If a text is longer than `block_size`, all methods except `generate` use its first `block_size`
     tokens, with a warning.
     """
 
+    path: Path
+    model: GPT
+    tokenizer: Tokenizer
+    config: TrainConfig
+    step: int
+    precision: str
+    answers: Answers | None
+
+    def tokens(self, text: Text) -> list[int]:
+        """The tokens of a text, or the token ids as they are. Raises UserError for what is not in
+        the vocabulary."""
+        return self.tokenizer.tokens_of(text)
+
+    def targets(self, tokens: Tensor, *, begun: bool = True) -> Tensor:
+        """The tokens that follow in texts (B, T), (B, T - 1), for losses (see `counted_targets`).
+        Without `begun`, the beginning of the texts was cut off."""
+        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=begun)
+
     @torch.no_grad()
-    def logits(self, text: str | Sequence[int]) -> Tensor:
+    def logits(self, text: Text) -> Tensor:
         """The logits (T, V), on the CPU, of the next token after each token of a text or token ids.
 
         Raises UserError if there are no tokens, if the vocabulary cannot represent the text, or if
@@ -57,12 +78,36 @@ class Loaded(Checkpoint):
         """
         return self.model(self._batch(text))[0].cpu()
 
-    def attention(self, text: str | Sequence[int]) -> ShownReading:
-        """The attention of the model on a text or on token ids. A notebook shows the result as the
-        attention viewer; its `save_html` writes it to a file. Raises UserError as `logits` does.
+    def read(
+        self, text: Text | Sequence[Text], *, begun: bool = True, gradients: bool = False
+    ) -> Reading:
+        """What a text does to the model: attention, losses, what each head writes, and so on. See
+        `Reading`. Several texts must have the same number of tokens.
+
+        Raises UserError as `logits` does, or if the texts have different numbers of tokens.
         """
-        tokens = self._batch(text)[0].tolist()
-        return ShownReading(**vars(super().attention(tokens)), loaded=self)
+        texts: Any = text
+        several = (
+            isinstance(text, Iterable)
+            and not isinstance(text, str)
+            and any(isinstance(each, str | Sequence) for each in text)
+        )
+        # Not a list comprehension, which has a frame of its own in Python 3.11: a warning must name
+        # the line of the caller.
+        batch = [*map(self._batch, texts if several else [texts])]
+        lengths = [tokens.size(1) for tokens in batch]
+        if len(set(lengths)) != 1:
+            raise UserError(f"the texts have {lengths} tokens: give texts of equal length")
+        return Reading(
+            self.model,
+            torch.cat(batch) if several else batch[0][0],
+            self.tokenizer,
+            answers=self.answers,
+            begun=begun,
+            step=self.step,
+            name=self.config.name,
+            gradients=gradients,
+        )
 
     def generate(
         self,
@@ -97,68 +142,6 @@ class Loaded(Checkpoint):
             if token == self.tokenizer.end_of_text:
                 break
         return tokens
-
-    def trace(self, text: Text | Sequence[Text]) -> Trace:
-        """The forward pass on a text, or on several texts with the same number of tokens: what each
-        head and each feed-forward network adds to the residual stream. See `Trace`. The tensors are
-        on the device of the model, and gradients reach its weights.
-
-        Raises UserError as `logits` does, or if the texts have different numbers of tokens.
-        """
-        texts: Any = text
-        if isinstance(text, str) or not any(isinstance(each, str | Sequence) for each in texts):
-            return trace(self.model, self._batch(texts)[0])
-        batch = [self._batch(each)[0] for each in texts]
-        lengths = [len(tokens) for tokens in batch]
-        if len(set(lengths)) != 1:
-            raise UserError(f"the texts have {lengths} tokens: give texts of equal length")
-        return trace(self.model, torch.stack(batch))
-
-    def lens(self, text: Text | Sequence[Text]) -> Tensor:
-        """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
-        the output head compute from the input of each block, and from the output of the last one.
-        Raises UserError as `trace` does."""
-        return direct_effects.lens(self.model, self.trace(text))
-
-    @torch.no_grad()
-    def attribution(
-        self, text: Text, position: int = -1, token: str | int | None = None
-    ) -> dict[str, float]:
-        """Direct logit attribution (Elhage 2021): the share of each part of the model in the logit
-        of `token` after the token at `position`, before a soft cap. The shares add up to it. The
-        default token is the most likely one. `headscope.analysis.direct_effects.attribution`
-        explains the parts.
-
-        Raises UserError as `logits` does, or if there is no such position or token.
-        """
-        found = self.trace(text)
-        position = self._position(position, found)
-        number = int(found.logits[position].argmax()) if token is None else self._token(token)
-        shares = direct_effects.attribution(self.model, found, position, number)
-        return {name: float(share) for name, share in shares.items()}
-
-    @torch.no_grad()
-    def writes(self, head: str, text: Text, position: int = -1, *, count: int = 10) -> HeadWrites:
-        """What a head, such as "L1H2", writes at the token at `position`: the `count` tokens whose
-        logits it raises and lowers most. Raises UserError as `attribution` does, or if there is no
-        such head."""
-        layer, number = parse_head(head, self.model)
-        found = self.trace(text)
-        position = self._position(position, found)
-        scale = direct_effects.norm_scale(self.model.norm, found.residual[-1, position])
-        every = torch.arange(self.model.vocab_size, device=self.model.device)
-        directions = push_directions(self.model, every)
-        pushes = directions @ (found.heads[layer, number, position] * scale)
-
-        def listed(values: Tensor, sign: int) -> list[tuple[str, float]]:
-            most, tokens = values.topk(min(count, len(values)))
-            pairs = zip(tokens.tolist(), most.tolist(), strict=True)
-            return [(self.tokenizer.labels([token])[0], sign * value) for token, value in pairs]
-
-        known = pushes[: self.tokenizer.vocab_size]
-        has_score = has_matrices(self.model)
-        copying = float(copying_scores(self.model)[layer, number]) if has_score else math.nan
-        return HeadWrites(listed(known, 1), listed(-known, -1), copying)
 
     @torch.no_grad()
     def needs(
@@ -208,16 +191,13 @@ class Loaded(Checkpoint):
                 return float(score(weights[:, None], factors)) / len(tokens)
             return float(METRICS[metric](weights, visible).mean())
 
-        new = None
-        if corrupted is not None:
-            other = self._batch(corrupted)
-            if other.shape != tokens.shape:
-                raise UserError(
-                    f"corrupted has {other.size(1)} tokens, and the text {tokens.size(1)}: change "
-                    "one of them until both have the same number"
-                )
-            new = trace(self.model, other).heads
-        return needs(self.model, tokens, receiver, measure, new)
+        other = None if corrupted is None else self._batch(corrupted)
+        if other is not None and other.shape != tokens.shape:
+            raise UserError(
+                f"corrupted has {other.size(1)} tokens, and the text {tokens.size(1)}: change "
+                "one of them until both have the same number"
+            )
+        return needs(self.model, tokens, receiver, measure, other)
 
     @contextmanager
     def ablate(
@@ -229,7 +209,7 @@ class Loaded(Checkpoint):
     ) -> Iterator[None]:
         """Inside this `with` block, the outputs of the heads, such as ["L0H3"], are replaced by
         zero, by their mean over the tokens of `text`, or by half of them. Everything else works:
-        `logits`, `generate`, `attention`, `trace` and so on.
+        `logits`, `read`, `generate` and so on.
 
         Raises UserError if there is no such head, or if `text` is missing for the mean.
         """
@@ -259,38 +239,59 @@ class Loaded(Checkpoint):
             warnings.warn(f"the text has {len(tokens)} tokens: {used}", stacklevel=3)
         return torch.tensor([tokens[:limit]], device=self.model.device)
 
-    def _position(self, position: int, found: Trace) -> int:
-        """A position counted from 0. A negative one is counted from the end."""
-        length = len(found.tokens)
-        if not -length <= position < length:
-            raise UserError(
-                f"position={position}: the text has {length} tokens; the last one is -1"
-            )
-        return position % length
-
-    def _token(self, token: str | int) -> int:
-        """The id of a token, given as a text that is one token, or as an id."""
-        tokens = self.tokens(token if isinstance(token, str) else [token])
-        if len(tokens) != 1:
-            raise UserError(
-                f"token={token!r} has {len(tokens)} tokens and must have one: a space before a "
-                "word is often a part of its token"
-            )
-        return tokens[0]
-
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes the new folder `folder`, which transformers opens, as convert.py to=huggingface
         does. Raises UserError if the folder exists already, or if transformers is missing. Raises
         NotEqual, and leaves no files, if transformers computes other logits or another text."""
-        export_huggingface(self, Path(folder))
+        headscope.export_huggingface(self, Path(folder))
+
+    def corpus(self) -> Corpus:
+        """The corpus that the model was trained on. Prints on standard error which files it reads.
+        Raises UserError if the corpus is unknown, or cannot be built here."""
+        if self.config.data is None:
+            problem = "the text that this model was trained on is unknown, because it was imported"
+            raise UserError(f"{problem}: name one with data.path=, or for analyze with text=")
+        for line in sources(self.config.data, "data"):
+            warn(line)
+        try:
+            return build_part(self.config.data, "data")
+        except UserError as error:
+            began = "a relative path begins in the folder where the run was started"
+            raise UserError(f"{self.path}: {error}; {began}") from error
+
+    def with_block_size(self, block_size: int) -> GPT:
+        """The model with another maximum context length. Raises UserError if the position encoding
+        works only for that of training."""
+        if block_size == self.model.block_size:
+            return self.model
+        if self.model.position.limit:
+            kind, trained = type(self.model.position).__name__, self.model.block_size
+            limit = self.model.position.limit
+            raise UserError(f"{kind} was trained at block_size={trained}: {limit}")
+        sizes = Part(self.config.model, block_size=block_size)
+        model = build_from_weights(sizes, self.tokenizer, self.model.state_dict())
+        return model.to(self.model.device).eval()
 
 
-def load(path: str | Path | None = None, *, device: str | torch.device = "cpu") -> Loaded:
-    """See `headscope.load`."""
-    chosen = checkpoint.pick_device(str(device))
-    if path is not None and is_model_folder(Path(path)):
-        found = load_folder(Path(path))
-    else:
-        found = checkpoint.load(checkpoint.find(None if path is None else str(path)))
-    found.model.to(chosen)
-    return Loaded(**vars(found))
+def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedModel:
+    """Opens a checkpoint file. The model is on `device`, in evaluation mode. Raises UserError if
+    the file is missing, damaged or not a headscope checkpoint, if a weight is NaN or infinite, or
+    if this machine does not have the device."""
+    path, device = Path(path), pick_device(str(device))
+    stored = read(path)
+    weights, config = stored.weights(), stored.config
+    try:
+        tokenizer = stored_tokenizer(stored)
+        model = build_from_weights(config.model, tokenizer, weights)
+    except UserError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{path} cannot be opened: {reason}") from error
+    return TrainedModel(
+        path=path,
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        config=config,
+        step=stored.step,
+        precision=stored.data["precision"],
+        answers=stored.answers,
+    )

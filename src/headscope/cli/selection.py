@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 
 from headscope.analysis.head_outputs import Head, parse_head
-from headscope.checkpoint import Checkpoint, find, load
+from headscope.checkpoint import find
 from headscope.errors import UserError
+from headscope.trained import TrainedModel, load
 
 FIXED_KEYS = ("model", "data", "seed", "init_from")
 """Parts of the configuration that are the same in all checkpoints of a run."""
@@ -19,9 +20,9 @@ class Selection:
     """The checkpoint of a report, those of the same run at other steps, and another one to compare
     with."""
 
-    loaded: Checkpoint
-    history: list[Checkpoint]
-    other: Checkpoint | None
+    loaded: TrainedModel
+    history: list[TrainedModel]
+    other: TrainedModel | None
 
 
 def select(
@@ -40,7 +41,7 @@ def select(
     return Selection(loaded, history, compared)
 
 
-def parse_head_pair(names: Sequence[str], loaded: Checkpoint) -> tuple[Head, Head]:
+def parse_head_pair(names: Sequence[str], loaded: TrainedModel) -> tuple[Head, Head]:
     """Parse the names of two heads. Raises UserError if they are not two different heads of the
     model."""
     if len(set(map(str, names))) != 2 or len(names) != 2:
@@ -49,7 +50,7 @@ def parse_head_pair(names: Sequence[str], loaded: Checkpoint) -> tuple[Head, Hea
     return first, second
 
 
-def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
+def check_other(loaded: TrainedModel, other: TrainedModel) -> None:
     """Raises UserError if the two checkpoints have different tokenizers."""
     if other.tokenizer.state() != loaded.tokenizer.state():
         raise UserError(
@@ -58,7 +59,7 @@ def check_other(loaded: Checkpoint, other: Checkpoint) -> None:
         )
 
 
-def check_one_run(checkpoints: Sequence[Checkpoint], loaded: Checkpoint) -> None:
+def check_one_run(checkpoints: Sequence[TrainedModel], loaded: TrainedModel) -> None:
     """Raises UserError if a checkpoint is not from the same run as `loaded`, or if two checkpoints
     are from the same step."""
     for one in checkpoints:
