@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from running import SMALL, events
+from viewer_data import Elements
 
 import headscope
 from headscope.analysis.head_types import Thresholds
@@ -38,6 +39,13 @@ def in_report(script, checkpoint, *words) -> list[str]:
     ]
 
 
+def in_page(loaded) -> list[str]:
+    """The names in the page of a notebook."""
+    loaded.read("We the people").save_html("page.html")
+    [run] = Elements(Path("page.html").read_text(encoding="utf-8")).data["runs"]
+    return run["history"]["steps"][0]["names"]
+
+
 def in_tab(run) -> dict[int, list[str]]:
     """The names that the tab shows at the steps that were measured when the run ended."""
     last = events(run).Tensors("heads")[-1]
@@ -57,6 +65,7 @@ def test_a_run_and_a_resumed_run_have_one_name_per_head(script, speeches, steps)
     assert len({digest_of(file) for file in files}) == len(tab)
     for file, loaded in files.items():
         assert in_explore(file) == tab[loaded.step] == in_report(script, file)
+        assert in_page(loaded) == tab[loaded.step]
     measured = stored_statistics(files[CHECKPOINTS / "last.safetensors"])
     assert measured.windows * measured.tokens == 4096
     assert measured.source == "the validation split"

@@ -193,11 +193,13 @@ def test_a_key_without_effect_is_refused(script):
         ["source=a.pt", "checkpoint=run"],
         ["to=gguf", "text=a.txt"],
         ["to=huggingface", "block_size=8"],
-        ["source=folder", "text=a.txt"],
     ):
         said = script("convert", *words, "output=out")
         assert (said.code, Path("out").exists()) == (1, False)
         assert all(word in said.err for word in (words[1], "leave it out"))
+    said = script("convert", "source=folder", "text=missing.txt", "output=out")
+    assert (said.code, Path("out").exists()) == (1, False)
+    assert "text=missing.txt" in said.err
 
 
 def test_no_network(script, monkeypatch):

@@ -174,6 +174,22 @@ def test_switched_heads_are_those_of_ablate(explorer):
     assert [each["id"] for each in written] == expected
 
 
+@pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
+def test_the_losses_of_a_text_that_changes_are_those_of_the_whole_text(explorers, switches):
+    """Those of its unchanged beginning are not computed again, except with a mean over the text."""
+    typed = ["W", "We th", "We the p", "We", "Wx the", "Wx thep", "e"]
+    explorer, fresh = explorers("model=gpt2"), explorers("model=gpt2 ")
+    explorer.models.get("this").passes.clear()
+    for text in typed:
+        fresh.models.get("this").passes.clear()
+        first, whole = (ask(each, "read", text=text, **switches) for each in (explorer, fresh))
+        losses = [each["history"]["steps"][0]["losses"] for each in (first, whole)]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+        assert first["loss"] == pytest.approx(whole["loss"], abs=1e-4)
+    known = [each.known_losses.numel() for each in explorer.models.get("this").passes.values()]
+    assert any(known) == ("mean" not in switches)
+
+
 def test_half_is_half_of_the_output(default):
     loaded = loaded_of(default)
     attention = loaded.model.attentions[1]

@@ -10,16 +10,13 @@ function of the stream.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from headscope.analysis.activations import Activations
 from headscope.analysis.head_outputs import output_matrices
 from headscope.nn import GPT, Position
-
-if TYPE_CHECKING:
-    from headscope.analysis.reading import Reading
 
 
 def is_scaling(norm: nn.Module) -> bool:
@@ -60,7 +57,7 @@ def fold_into(norm: nn.Module, x: Tensor) -> Tensor:
     return x if gain is None else x * gain
 
 
-def attribution(reading: "Reading", position: int, token: int) -> dict[str, Tensor]:
+def attribution(reading: Activations, position: int, token: int) -> dict[str, Tensor]:
     """The share of each part in the logit of `token` after the token at `position`, before a soft
     cap. The shares add up to this logit.
 

@@ -4,18 +4,15 @@ Shapes: L layers, H heads, N positions, C embed_dim, V vocab_size, P listed toke
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from headscope.analysis.activations import Activations
 from headscope.analysis.direct_effects import fold_into, norm_scale
 from headscope.nn.checks import check_finite
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
 from headscope.viewer.snapshot import Predictions
-
-if TYPE_CHECKING:
-    from headscope.analysis.reading import Reading
 
 ROWS = 256
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""
@@ -27,7 +24,7 @@ MORE = 4
 
 @torch.no_grad()
 def predict(
-    reading: "Reading",
+    reading: Activations,
     targets: Mapping[int, int],
     *,
     count: int,

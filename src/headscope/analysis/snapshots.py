@@ -1,16 +1,15 @@
 """Makes snapshots for the attention viewer from readings and metrics of heads."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from headscope.analysis.activations import Activations
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import colour_scales
+from headscope.analysis.predictions import predict
 from headscope.viewer.snapshot import LISTED, Snapshot, json_numbers, snapshot
-
-if TYPE_CHECKING:
-    from headscope.analysis.reading import Reading
 
 
 def heads_header(
@@ -31,7 +30,7 @@ def heads_header(
 
 
 def snapshot_of(
-    reading: "Reading",
+    reading: Activations,
     statistics: HeadStatistics,
     *,
     shown: int | None = None,
@@ -61,7 +60,7 @@ def snapshot_of(
         ),
         "ends": {name: json_numbers(pair) for name, pair in ends.items()},
     }
-    found = reading.predictions(targets or reading.targets(tokens), count=count, layers=exact)
+    found = predict(reading, targets or reading.targets(tokens), count=count, layers=exact)
     return snapshot(
         header,
         reading.attention[..., :tokens, :tokens].detach().float().cpu().numpy(),

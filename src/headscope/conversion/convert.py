@@ -10,6 +10,7 @@ from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt import export_nanogpt, is_nanogpt, read_nanogpt
 from headscope.data.own_files import TextFiles
+from headscope.errors import UserError
 from headscope.evaluation import validation_text
 from headscope.terminal import command
 from headscope.trained import TrainedModel
@@ -45,7 +46,10 @@ def import_model(
         loaded = read_nanogpt(Path(source), text, block_size)
     else:
         loaded = load_folder(folder_of(source), block_size=block_size)
-    of_text = validation_text(TextFiles(path=str(text)), loaded.tokenizer) if text else None
+    try:
+        of_text = validation_text(TextFiles(path=str(text)), loaded.tokenizer) if text else None
+    except UserError as error:
+        raise UserError(f"text={text}: {error}") from error
     write_checkpoint(output, loaded)
     if of_text is not None:
         device = loaded.model.device

@@ -26,9 +26,8 @@ from headscope.trained.heads_file import stored_statistics
 KEPT = re.compile(r"step_(\d+)\.safetensors")
 MAX_STEPS = 3
 """Maximum number of kept steps in memory."""
-OWN_TOKENS, LENGTH, LARGE = 512, 64, 2**25
-"""Without stored metrics, heads are measured on texts with this many tokens together, of this
-length, or of a quarter of it in models with at least this many parameters, which write slowly."""
+LARGE = 2**25
+"""A model with this many parameters writes slowly."""
 
 
 @dataclass
@@ -39,16 +38,16 @@ class OpenModel:
     name: str
     title: str
     loaded: TrainedModel
-    passes: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+    passes: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
 
     @cached_property
     def own_texts(self) -> torch.Tensor:
         """Texts that the model has written (N, T). They stand for its training text, which may not
         be on this machine."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        length = LENGTH if model.parameter_count() < LARGE else LENGTH // 4
+        tokens, length = (512, 64) if model.parameter_count() < LARGE else (256, 16)
         length = min(length, model.block_size)
-        texts = OWN_TOKENS // length
+        texts = tokens // length
         steps = generate_tokens(
             model,
             [[tokenizer.first_token()]] * texts,
@@ -93,7 +92,7 @@ class OpenModel:
             "vocab_size": self.loaded.tokenizer.vocab_size,
             "vocabulary": crc32("\n".join(self.labels).encode()),
             "end_of_text": self.loaded.tokenizer.end_of_text,
-            "example": self.loaded.tokenizer.decode(self.own_texts[0, : LENGTH // 2].tolist()),
+            "example": self.loaded.tokenizer.decode(self.own_texts[0, :32].tolist()),
         }
 
 

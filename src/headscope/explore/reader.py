@@ -4,6 +4,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -151,12 +152,19 @@ class Reader:
         text = encode(chosen.loaded, request.text, request.tokens)
         heads = [sorted(each) for each in (request.zero, request.mean, request.half)]
         whole, kept = len(text.tokens) == len(text.every), chosen.passes
-        key = str((text.tokens, whole, heads))
+        key = (*text.tokens,), whole, str(heads)
         if key in kept:
             kept.move_to_end(key)
             return chosen, text, kept[key]
         with Switches(chosen.loaded.model, request, text.tokens).on():
-            kept[key] = chosen.loaded.read(text.tokens, begun=whole)
+            reading = chosen.loaded.read(text.tokens, begun=whole)
+        if kept and not request.mean:  # the mean over a text depends on all of it
+            before = next(reversed(kept))
+            if before[1:] == key[1:]:
+                pairs = zip(before[0], key[0], strict=False)
+                equal = takewhile(lambda pair: pair[0] == pair[1], pairs)
+                reading.known_losses = kept[before].losses[: max(0, len([*equal]) - 1)]
+        kept[key] = reading
         while len(kept) > 1 and (
             len(kept) > KEPT or sum(reading.nbytes for reading in kept.values()) > KEPT_BYTES
         ):

@@ -18,7 +18,7 @@ from torch import Tensor
 import headscope
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
-from headscope.analysis.head_statistics import visible_in
+from headscope.analysis.head_statistics import HeadStatistics, visible_in
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
@@ -98,7 +98,7 @@ class TrainedModel:
         lengths = [tokens.size(1) for tokens in batch]
         if len(set(lengths)) != 1:
             raise UserError(f"the texts have {lengths} tokens: give texts of equal length")
-        return Reading(
+        reading = Reading(
             self.model,
             torch.cat(batch) if several else batch[0][0],
             self.tokenizer,
@@ -108,6 +108,15 @@ class TrainedModel:
             name=self.config.name,
             gradients=gradients,
         )
+        reading.stored = self.stored_statistics
+        return reading
+
+    def stored_statistics(self) -> HeadStatistics | None:
+        """The metrics and names of the heads, as they were measured when the run ended (see
+        `headscope.trained.heads_file`). None if they were not."""
+        from headscope.trained.heads_file import stored_statistics  # which loads models
+
+        return stored_statistics(self)
 
     def generate(
         self,

@@ -5,20 +5,18 @@ Shapes: L layers, H heads per layer, T tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headscope.analysis.activations import Activations
 from headscope.viewer.history import history, read_header
 from headscope.viewer.page import attention_page
 from headscope.viewer.snapshot import Snapshot, tokens_within
-
-if TYPE_CHECKING:
-    from headscope.analysis.reading import Reading
 
 MAX_BYTES = 10 * 2**20
 """Maximum size of all snapshots in a page. Base64 adds a third to it."""
 
 
-def shown_tokens(reading: "Reading", steps: int, max_bytes: int | None = None) -> int:
+def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None) -> int:
     """The number of tokens of the text that the page shows, if it shows `steps` steps of the run
     with at most `max_bytes` bytes, by default MAX_BYTES. At least 1."""
     layers, heads, tokens, _ = reading.attention.shape
@@ -29,7 +27,7 @@ def shown_tokens(reading: "Reading", steps: int, max_bytes: int | None = None) -
 
 
 def page_of(
-    reading: "Reading", snapshots: Sequence[Snapshot], losses: Sequence[float | None]
+    reading: Activations, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
 ) -> str:
     """The text of attention.html, named after `reading`, with these snapshots in the order of their
     steps, and the loss on the text of each."""

@@ -1,5 +1,6 @@
 // The page to play with: type a text, let the model write, switch heads, patch, compare, keep.
 
+import { EMPTY, codec } from "./address.js";
 import { api } from "./api.js";
 import { createBars } from "./bars.js";
 import { make } from "./viewer/dom.js";
@@ -16,39 +17,6 @@ const TEXTS = texts.explore;
 const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
 const MAX_UNDO = 100;
 const OWN = ["zero", "mean", "half"]; // the lists of switched heads
-
-/** The state of the page, besides that of the viewer. `tokens` are set when the text has other tokens
-    than a typed text would have, for example one that the model wrote. `written` is the number of
-    tokens at the end that were not typed. */
-const EMPTY = {
-  text: null, tokens: null, model: "this", other: "", zero: [], mean: [], half: [],
-  temperature: 0.8, top_k: null, top_p: 0.95, seed: 0, length: 40, written: 0, target: null, second: "", copies: [],
-};
-
-const NUMBERS = ["temperature", "top_k", "top_p", "seed", "length", "written", "target"];
-const codec = {
-  fromTexts(found) {
-    const state = { ...EMPTY };
-    for (const [name, text] of Object.entries(found)) {
-      if (!Object.hasOwn(EMPTY, name)) continue;
-      if (NUMBERS.includes(name) && !(Number(text) >= 0 && Number(text) < Infinity)) continue;
-      if (NUMBERS.includes(name)) state[name] = text === "" ? null : Number(text);
-      else if (name === "tokens") state.tokens = text.split(",").map(Number);
-      else if (name === "copies") state.copies = text.split(",").map((each) => each.split("@"))
-        .map(([head, at]) => ({ head, position: at === "" ? null : Number(at) }));
-      else if (Array.isArray(EMPTY[name])) state[name] = text.split(",").filter(Boolean);
-      else state[name] = text;
-    }
-    return state;
-  },
-  toTexts(state) {
-    const written = (value, name) => (name === "copies"
-      ? value.map(({ head, position }) => `${head}@${position ?? ""}`).join(",") : String(value ?? ""));
-    return Object.fromEntries(Object.entries(state)
-      .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(EMPTY[name]))
-      .map(([name, value]) => [name, written(value, name)]));
-  },
-};
 
 const address = createAddress(window, "x.", codec);
 const viewAddress = createAddress(window, "v.", {

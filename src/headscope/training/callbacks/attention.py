@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from lightning.pytorch import Trainer
 
+from headscope.analysis.activations import Activations
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
-from headscope.analysis.reading import Reading
 from headscope.analysis.snapshots import snapshot_of
 from headscope.config.parse import Count, NonNegative
 from headscope.data.store import TokenStore
@@ -127,7 +127,7 @@ class AttentionLog(StepCallback):
         with_snapshot = planned or (self.snapshot_steps and self.heads.renamed)
         if not with_snapshot and step not in self.image_steps:
             return
-        reading = Reading(model, self.probe.tokens, self.tokenizer, step=step)
+        reading = Activations(model, self.probe.tokens, self.tokenizer, step=step)
         if with_snapshot:
             blobs = snapshot_of(reading, statistics, text_tokens=self.probe.whole).blobs()
             size = sum(map(len, blobs))

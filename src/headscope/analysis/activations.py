@@ -1,0 +1,205 @@
+"""What a forward pass computes on a text.
+
+Shapes: B batch, L layers, H heads, D head_dim, T tokens, C embed_dim, V vocab_size.
+
+The residual stream is a sum: each attention layer adds the outputs of its heads and perhaps a bias,
+and each feed-forward network adds its output (Elhage 2021).
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.head_outputs import output_bias, output_matrices
+from headscope.data.tokenizer import Tokenizer
+from headscope.errors import UserError
+from headscope.nn import GPT
+from headscope.nn.capture import ForwardPass, capture
+from headscope.nn.checks import check_finite
+from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
+
+
+class Activations:
+    """What one forward pass of a model computes on a text of T tokens. For several texts of T
+    tokens, every tensor has a first axis B. The tensors are on the device of the model. A part is
+    computed when it is first asked for.
+
+    - `tokens` (T,): the token ids; `labels`: a readable text for each of them.
+    - `logits` (T, V) and `losses` (T - 1,): the loss of each token after the first one, in nats.
+    - `attention` (L, H, T, T): the attention weights; `scores` (L, H, T, T): those before the
+      causal mask and the softmax, scaled, and with the bias of the position encoding.
+    - `residual` (L + 1, T, C): the input of each block, and the output of the last block.
+    - `heads` (L, H, T, C): what each head adds to the residual stream.
+    - `feed_forward` (L, T, C): what each feed-forward network adds, zero if there is none.
+    - `rest` (L, T, C): the biases of the output projections, zero if there are none.
+
+    With `gradients`, every tensor is part of PyTorch's graph, and gradients reach the weights.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        tokens: Sequence[int] | Tensor,
+        tokenizer: Tokenizer,
+        *,
+        answers: Answers | None = None,
+        begun: bool = True,
+        step: int = 0,
+        name: str = "",
+        gradients: bool = False,
+    ) -> None:
+        """Runs the model on tokens (T,) or (B, T), without dropout. Heads that are switched off now
+        are off in the whole reading. The mean loss counts `answers` (see `counted_targets`). `step`
+        and `name` are those of the run. Raises UserError for more than `block_size` tokens."""
+        self.model, self.tokenizer = model, tokenizer
+        self.answers, self.begun, self.step, self.name = answers, begun, step, name
+        self.tokens = torch.as_tensor(tokens, device=model.device)
+        batch = self.tokens if self.tokens.dim() == 2 else self.tokens[None]
+        self.gradients = gradients
+        self.known_losses = torch.empty(*self.tokens.shape[:-1], 0, device=model.device)
+        """The first of `losses`, if an earlier reading of the same beginning has them."""
+        self.forward_pass: ForwardPass = capture(model, batch, gradients=gradients)
+
+    def __repr__(self) -> str:
+        layers, heads = len(self.model.attentions), self.model.attentions[0].heads
+        tokens = self.tokens.size(-1)
+        return f"<{type(self).__name__}: {layers} layers, {heads} heads each, {tokens} tokens>"
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the forward pass, in bytes."""
+        return sum(each.nbytes for layers in vars(self.forward_pass).values() for each in layers)
+
+    def _stacked(self, layers: Sequence[Tensor]) -> Tensor:
+        """The tensors (B, ...) of all layers as one (B, L, ...), without B for a single text."""
+        stacked = torch.stack([*layers], dim=1)
+        return stacked if self.tokens.dim() == 2 else stacked[0]
+
+    def _check_single(self) -> None:
+        if self.tokens.dim() > 1:
+            raise UserError("the reading has several texts, and this needs one: read it alone")
+
+    @cached_property
+    def labels(self) -> list[str]:
+        self._check_single()
+        return self.tokenizer.labels(self.tokens.tolist())
+
+    @cached_property
+    def attention(self) -> Tensor:
+        return self._stacked(self.forward_pass.weights)
+
+    @cached_property
+    def scores(self) -> Tensor:
+        model, batch = self.model, self.tokens.view(-1, self.tokens.size(-1))
+        options: Any = {"position": model.position, "mask": model.document_mask(batch)}
+        with torch.set_grad_enabled(self.gradients):
+            found = [
+                block.attention.compute_heads(block.attention_norm(x), **options).scores
+                for block, x in zip(model.blocks, self.forward_pass.residual, strict=False)
+            ]
+            return self._stacked(found)
+
+    @cached_property
+    def residual(self) -> Tensor:
+        return self._stacked(self.forward_pass.residual)
+
+    @cached_property
+    def feed_forward(self) -> Tensor:
+        return self._stacked(self.forward_pass.fed)
+
+    @cached_property
+    def heads(self) -> Tensor:
+        return self.heads_at(slice(None))
+
+    def heads_at(self, positions: int | slice | Tensor) -> Tensor:
+        """`heads` at some positions only, (L, H, C) for one and (L, H, N, C) for N."""
+        with torch.set_grad_enabled(self.gradients):
+            added = [
+                torch.einsum("b...hd,hcd->bh...c", outputs[:, positions], output_matrices(layer))
+                for layer, outputs in zip(
+                    self.model.attentions, self.forward_pass.outputs, strict=True
+                )
+            ]
+            return self._stacked(added)
+
+    @cached_property
+    def rest(self) -> Tensor:
+        pairs = zip(self.model.attentions, self.forward_pass.attended, strict=True)
+        with torch.set_grad_enabled(self.gradients):
+            return self._stacked([output_bias(layer).expand_as(x) for layer, x in pairs])
+
+    @cached_property
+    def logits(self) -> Tensor:
+        with torch.set_grad_enabled(self.gradients):
+            return self.model.unembed(self.residual[..., -1, :, :])
+
+    @property
+    def lens(self) -> Tensor:
+        """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
+        the output head compute from each part of `residual`. The last ones are `logits`."""
+        with torch.set_grad_enabled(self.gradients):
+            return self.model.unembed(self.residual)
+
+    @cached_property
+    def losses(self) -> Tensor:
+        """Raises UserError if one is NaN or infinite."""
+        targets = self.tokens[..., 1:]
+        known = self.known_losses[..., : targets.size(-1)]
+        after = known.size(-1)
+        with torch.set_grad_enabled(self.gradients):
+            logits = self.model.unembed(self.residual[..., -1, after:-1, :])
+            losses = next_token_loss(logits, targets[..., after:], reduction="none")
+        check_finite(losses)
+        return torch.cat([known, losses.view_as(targets[..., after:])], dim=-1)
+
+    def loss(self, length: int | None = None) -> float | None:
+        """The mean of the `losses` that the run counts, of the first `length` tokens. None if it
+        counts none."""
+        tokens = self.tokens[..., :length]
+        before, after = tokens[..., :-1], tokens[..., 1:]
+        counted = counted_targets(before, after, self.answers, begun=self.begun) != IGNORED
+        losses = self.losses.detach()[..., : after.size(-1)][counted]
+        return float(losses.mean()) if counted.any() else None
+
+    def gradient(self, value: Tensor, part: str) -> Tensor:
+        """The gradient of the number `value`, such as one of the `logits`, with respect to
+        `residual`, `heads` or `feed_forward`. It has the shape of this part. Needs a reading with
+        `gradients`."""
+        found = self.forward_pass
+        layers = {
+            "residual": found.residual,
+            "heads": found.attended,
+            "feed_forward": found.residual[1:],  # to which it is added last
+        }
+        gradients = torch.autograd.grad(
+            value, layers[part], retain_graph=True, materialize_grads=True
+        )
+        if part == "heads":  # all heads of a layer are added to the same sum
+            heads = self.model.attentions[0].heads
+            gradients = tuple(each[:, None].expand(-1, heads, -1, -1) for each in gradients)
+        return self._stacked(gradients)
+
+    def targets(self, length: int | None = None) -> dict[int, int]:
+        """For each of the first `length` positions the token that follows, and for the last of
+        them the most likely token."""
+        length = length or len(self.tokens)
+        following = [*self.tokens[1:length].tolist(), self._most_likely(length - 1)]
+        return dict(enumerate(following))
+
+    def position(self, position: int) -> int:
+        """A position counted from 0. A negative one is counted from the end. Raises UserError if
+        there is no such position."""
+        self._check_single()
+        length = len(self.tokens)
+        if not -length <= position < length:
+            raise UserError(
+                f"position={position}: the text has {length} tokens; the last one is -1"
+            )
+        return position % length
+
+    def _most_likely(self, position: int) -> int:
+        with torch.no_grad():
+            return int(self.model.unembed(self.residual[-1, position : position + 1]).argmax())
