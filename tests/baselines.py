@@ -34,7 +34,13 @@ RECIPES = {
 STEPS = ["trainer.max_steps=20", "trainer.val_every_steps=10", "trainer.log_every_steps=1"]
 CIRCUIT = ["experiment=induction"]  # 600 steps: induction heads appear
 REPORT = [
-    *("ablation=true", "gradients=true", "patch.clean=bcdefghkbcd", "patch.answers=[e,f]"),
+    *(
+        "windows=64",
+        "ablation=true",
+        "gradients=true",
+        "patch.clean=bcdefghkbcd",
+        "patch.answers=[e,f]",
+    ),
     "patch.corrupted=bcdfeghkbcd",
 ]
 SUMMARY = ("val_loss", "val_bits_per_byte", "best_val_loss", "steps", "tokens", "parameters")
@@ -64,7 +70,7 @@ def measure() -> dict[str, Any]:
         script(folder, "train", *CIRCUIT, f"hydra.run.dir={run}")
         script(folder, "analyze", f"checkpoint={run}", *REPORT)
         found["heads"] = heads_of(run)
-        script(folder, "analyze", f"checkpoint={Path(folder) / 'modular'}", *REPORT[:2])
+        script(folder, "analyze", f"checkpoint={Path(folder) / 'modular'}", *REPORT[:3])
         found["modular_heads"] = heads_of(Path(folder) / "modular")
         return found
 
