@@ -98,7 +98,7 @@ def checkpoint_files(paths: Iterable[str]) -> list[Path]:
             if not steps:
                 raise UserError(
                     f"checkpoints={path} has no stored steps (step_*.safetensors): train with "
-                    "callbacks.keep_steps=[0,100,300,850]"
+                    "callbacks.saving.keep_steps=[0,100,300,850]"
                 )
             files += steps
         else:

@@ -64,7 +64,7 @@ def read_header(data: bytes) -> dict[str, Any]:
 
 
 def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The names and metrics of all heads, and on what they were measured."""
+    """The names and metrics of all heads, and the text on which they were measured."""
     metrics = _mapping(header, "metrics")
     return {
         "measured_tokens": _count(header, "measured_tokens", 2**53),

@@ -4,6 +4,7 @@ Shapes: L layers, H heads per layer, T tokens.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 from lightning.pytorch import Trainer
@@ -98,12 +99,15 @@ class AttentionLog(StepCallback):
         """Shortens the text, so that a snapshot has at most `limit` bytes."""
         layers, heads = len(model.attentions), model.attentions[0].heads
         sizes = {"layers": layers, "heads": heads, "tokens": len(self.probe.tokens)}
-        vocabulary = self.tokenizer.vocabulary_labels()
-        kept = tokens_within(limit, vocabulary=vocabulary, **sizes)
+        kept = tokens_within(limit, vocabulary=self.vocabulary, **sizes)
         if not kept:
             limits = "callbacks.attention.step_megabytes= and callbacks.attention.run_megabytes="
             raise UserError(f"{limits} are too small for one token: raise them")
         self.probe = ProbeText(self.probe.tokens[:kept], self.probe.whole)
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        return self.tokenizer.vocabulary_labels()
 
     def due(self, step: int) -> bool:
         return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))
@@ -129,7 +133,11 @@ class AttentionLog(StepCallback):
             return
         reading = Activations(model, self.probe.tokens, self.tokenizer, step=step)
         if with_snapshot:
-            blobs = snapshot_of(reading, statistics, text_tokens=self.probe.whole).blobs()
+            options: Any = {
+                "text_tokens": self.probe.whole,
+                "label_of": self.vocabulary.__getitem__,
+            }
+            blobs = snapshot_of(reading, statistics, **options).blobs()
             size = sum(map(len, blobs))
             later = sum(each > step for each in self.snapshot_steps)
             if planned or self.logged_bytes + size * (1 + later) <= self.run_bytes:
