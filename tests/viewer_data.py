@@ -92,10 +92,9 @@ def arrays_of(data: bytes, described: Sequence[Any]) -> dict[str, NDArray[Any]]:
     return found
 
 
-def uniform_metrics(tokens: int, *, causal: bool = True) -> dict[str, float]:
+def uniform_metrics(tokens: int) -> dict[str, float]:
     """All metrics of uniform attention on a text of `tokens` tokens."""
-    ones = torch.ones(tokens, tokens)
-    found = head_metrics(uniform(ones, None if causal else ones.bool()), causal=causal)
+    found = head_metrics(uniform(torch.ones(tokens, tokens)))
     return {name: float(value) for name, value in found.items()}
 
 

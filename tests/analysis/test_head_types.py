@@ -15,13 +15,12 @@ from headscope.config.parts import defaults_in_conf
 
 TOKENS = 24
 EVEN = uniform_metrics(TOKENS)
-EVERYTHING = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
 
 
-def looking(*offsets, share=1.0, causal=True):
+def looking(*offsets, share=1.0):
     """A head (T, T) that gives `share` of its weight, in equal parts, to the keys at `offsets`, and
     the rest to all that it sees alike."""
-    even = uniform(torch.ones(TOKENS, TOKENS), None if causal else EVERYTHING)
+    even = uniform(torch.ones(TOKENS, TOKENS))
     aimed = torch.zeros(TOKENS, TOKENS)
     for query in range(TOKENS):
         keys = [query + offset for offset in offsets if 0 <= query + offset < TOKENS]
@@ -34,46 +33,38 @@ def even_over(keys):
     return keys / keys.sum(-1, keepdim=True)
 
 
-def called(*heads, causal=True, **options):
-    metrics = head_metrics(torch.stack(heads), causal=causal)
-    even = uniform_metrics(TOKENS, causal=causal)
-    return [each.name for each in head_types(metrics, even, causal=causal, **options)]
+def called(*heads, **options):
+    metrics = head_metrics(torch.stack(heads))
+    return [each.name for each in head_types(metrics, EVEN, **options)]
 
 
 NOWHERE = torch.eye(TOKENS)[[(9 * t + 3 * t * t // 7) % (t + 1) for t in range(TOKENS)]]
 """Each query attends to another key, so that no metric names this head."""
 SINK = torch.eye(TOKENS)[[0] * TOKENS]
 EVERY_SECOND = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, 0.0).expand(TOKENS, TOKENS).tril()
-LATER = torch.ones(TOKENS, TOKENS).triu(1)
-LATER[-1, -1] = 1
 
 
 @pytest.mark.parametrize(
-    ("name", "head", "causal"),
+    ("name", "head"),
     [
-        ("self", looking(0), True),
-        ("previous-token", looking(-1), True),
-        ("first-token", SINK, True),
-        ("single-key", torch.eye(TOKENS)[[min(t, 5) for t in range(TOKENS)]], True),
-        ("local", looking(0, -1, -2), True),
-        ("short-range", looking(*range(-5, 1)), True),
-        ("mixed", looking(*range(-16, -5)), True),  # as far as uniform attention
-        ("global", even_over(EVERY_SECOND), True),
-        ("fixed-offset", looking(-3), True),
-        ("fixed-offset", looking(-9), True),
-        ("local", looking(-2), True),
-        ("mixed", NOWHERE, True),
-        ("-", uniform(torch.ones(TOKENS, TOKENS)), True),
-        ("-", looking(-1, share=0.1), True),
-        ("-", uniform(torch.ones(TOKENS, TOKENS), EVERYTHING), False),
-        ("next-token", looking(1, causal=False), False),
-        ("adjacent", looking(-1, 1, causal=False), False),
-        ("forward", even_over(LATER), False),
-        ("backward", even_over(LATER.flip(0, 1)), False),
+        ("self", looking(0)),
+        ("previous-token", looking(-1)),
+        ("first-token", SINK),
+        ("single-key", torch.eye(TOKENS)[[min(t, 5) for t in range(TOKENS)]]),
+        ("local", looking(0, -1, -2)),
+        ("short-range", looking(*range(-5, 1))),
+        ("mixed", looking(*range(-16, -5))),  # as far as uniform attention
+        ("global", even_over(EVERY_SECOND)),
+        ("fixed-offset", looking(-3)),
+        ("fixed-offset", looking(-9)),
+        ("local", looking(-2)),
+        ("mixed", NOWHERE),
+        ("-", uniform(torch.ones(TOKENS, TOKENS))),
+        ("-", looking(-1, share=0.1)),
     ],
 )
-def test_heads_are_called_what_they_do(name, head, causal):
-    assert called(head, causal=causal) == [name]
+def test_heads_are_called_what_they_do(name, head):
+    assert called(head) == [name]
 
 
 def test_a_threshold_is_the_share_above_what_even_attention_gives():

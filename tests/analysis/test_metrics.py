@@ -13,7 +13,7 @@ from refusals import refused
 from viewer_data import uniform_metrics
 
 from headscope.analysis import metrics
-from headscope.analysis.metrics import METRICS, NON_CAUSAL_METRICS, head_metrics, uniform
+from headscope.analysis.metrics import METRICS, head_metrics, uniform
 
 
 def some_weights(tokens, *, causal, seed=0):
@@ -62,10 +62,6 @@ def plain_loop(weights, *, causal):
             row_of["global"] = sum(others) / (1 - 1 / len(seen))
         if t > 0:
             row_of["previous"] = row[t - 1]
-        if not causal:
-            row_of |= {"backward": sum(row[:t]), "forward": sum(row[t + 1 :])}
-            if t < tokens - 1:
-                row_of["next"] = row[t + 1]
         for name, value in row_of.items():
             rows.setdefault(name, []).append(value)
     received = [0.0]
@@ -73,8 +69,7 @@ def plain_loop(weights, *, causal):
         readers = [t for t in range(tokens) if t != key and (t > key or not causal)]
         if 2 * len(readers) >= tokens:
             received.append(mean(weights[t, key].item() for t in readers))
-    names = [*METRICS, *([] if causal else NON_CAUSAL_METRICS)]
-    found = {name: mean(rows.get(name, [0])) for name in names} | {"single_key": max(received)}
+    found = {name: mean(rows.get(name, [0])) for name in METRICS} | {"single_key": max(received)}
     back = {
         offset: mean(weights[t, t - offset].item() for t in range(offset, tokens))
         for offset in range(3, tokens)
@@ -89,7 +84,8 @@ def plain_loop(weights, *, causal):
 def test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries(tokens, causal, seed):
     """Their gradients are finite."""
     weights = some_weights(tokens, causal=causal, seed=seed).requires_grad_()
-    found = head_metrics(weights.unflatten(0, (3, 1, 2)), causal=causal)
+    visible = None if causal else torch.ones(tokens, tokens).bool()
+    found = head_metrics(weights.unflatten(0, (3, 1, 2)), visible)
     assert {values.shape for values in found.values()} == {(3, 1, 2)}
     for head, head_weights in enumerate(weights):
         of_head = {name: values.flatten()[head].item() for name, values in found.items()}

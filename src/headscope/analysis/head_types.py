@@ -19,14 +19,12 @@ from torch import Tensor
 NARROW = {
     "self": "self",
     "previous": "previous-token",
-    "next": "next-token",
     "first": "first-token",
     "induction": "induction",
     "same_token": "same-token",
     "punctuation": "punctuation",
     "single_key": "single-key",
     "fixed_offset": "fixed-offset",
-    "adjacent": "adjacent",
 }
 """For each metric, the name of a head that attends to few keys. If several names
 fit, the head gets the name with the largest ratio of excess to threshold."""
@@ -37,8 +35,6 @@ nearly uniform on a text, although one of them is high."""
 
 BROAD = {
     "local": "local",
-    "backward": "backward",
-    "forward": "forward",
     "frequent": "frequent-token",
     "rare": "rare-token",
     "short_range": "short-range",
@@ -68,17 +64,13 @@ class Thresholds:
 
     self: Threshold = 0.4
     previous: Threshold = 0.4
-    next: Threshold = 0.4
     first: Threshold = 0.4
     induction: Threshold = 0.3
     same_token: Threshold = 0.3
     punctuation: Threshold = 0.4
     single_key: Threshold = 0.4
     fixed_offset: Threshold = 0.4
-    adjacent: Threshold = 0.5
     local: Threshold = 0.5
-    backward: Threshold = 0.6
-    forward: Threshold = 0.6
     frequent: Threshold = 0.33
     rare: Threshold = 0.33
     short_range: Threshold = 0.5
@@ -117,7 +109,6 @@ def head_types(
     metrics: Mapping[str, Tensor],
     uniform: Mapping[str, float],
     *,
-    causal: bool = True,
     thresholds: Thresholds | None = None,
     untrained: Tensor | float = 0.0,
 ) -> list[HeadType]:
@@ -136,8 +127,7 @@ def head_types(
     4. "-" if `unevenness` is below `untrained`.
     5. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
 
-    The names next-token, adjacent, backward and forward are used only for attention without a
-    causal mask. See docs/glossary.md for all names.
+    See docs/glossary.md for all names.
     """
     thresholds = thresholds or Thresholds()
     flat = {metric: values.flatten() for metric, values in metrics.items()}
@@ -149,19 +139,10 @@ def head_types(
     excesses["short_range"] = 1 - flat["distance"] / max(uniform["distance"], 1e-6)
     if "frequent" in flat:
         excesses["rare"] = excess(1 - flat["frequent"], 1 - uniform["frequent"])
-    if causal:  # `backward` would count all keys except the query's own token
-        excesses.pop("backward", None)
-    else:
-        adjacent, uniform_adjacent = (
-            2 * minimum(values["previous"], values["next"]) for values in (flat, uniform)
-        )
-        excesses["adjacent"] = excess(adjacent, uniform_adjacent)
     ratios = {metric: value / getattr(thresholds, metric) for metric, value in excesses.items()}
     scores = flat | {"short_range": excesses["short_range"]}
     if "frequent" in flat:
         scores["rare"] = 1 - flat["frequent"]
-    if not causal:
-        scores["adjacent"] = adjacent
     least = torch.as_tensor(untrained).expand_as(metrics["unevenness"]).flatten()
     return [
         _head_type(
@@ -172,10 +153,6 @@ def head_types(
         )
         for head in range(len(flat["unevenness"]))
     ]
-
-
-def minimum(first: Tensor | float, second: Tensor | float) -> Tensor:
-    return torch.minimum(torch.as_tensor(first), torch.as_tensor(second))
 
 
 def excess(metric: Tensor, uniform: Tensor | float) -> Tensor:
@@ -189,15 +166,10 @@ def _head_type(
     thresholds: Thresholds,
     untrained: float,
 ) -> HeadType:
-    """The name of one head. `ratios` contains excess / threshold for each metric. A name fits if
-    its ratio is at least 1."""
+    """The name of one head. A name fits if its ratio of excess to threshold is at least 1."""
     unevenness, even, spread = scores["unevenness"], thresholds.even, thresholds.spread
-    judged = [
-        metric
-        for metric in NARROW
-        if metric in ratios and (unevenness >= even or metric in SOME_QUERIES)
-    ]
-    narrow = max(judged, key=lambda metric: ratios[metric], default="")
+    judged = ratios.keys() & (SOME_QUERIES if unevenness < even else NARROW.keys())
+    narrow = max([name for name in NARROW if name in judged], key=ratios.__getitem__, default="")
     best = ratios.get(narrow, 0.0)
     if best >= 1:
         offset = int(scores["offset"]) if narrow == "fixed_offset" else 0

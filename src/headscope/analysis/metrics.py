@@ -72,15 +72,6 @@ def mass_where(weights: Tensor, where: Tensor, visible: Tensor | None) -> Tensor
     return mean_over(mass, counted_queries(visible))
 
 
-def neighbour_mass(weights: Tensor, offset: int, visible: Tensor | None) -> Tensor:
-    """Weight on the key `offset` tokens after the query, from 0 to 1. A negative `offset` is a key
-    before the query. The mean is over the queries that see this key."""
-    visible = visible_keys(weights, visible)
-    where = visible & (offsets(weights) == offset)
-    mass = torch.where(where, weights, 0.0).sum(dim=-1)
-    return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
-
-
 def first_keys(visible: Tensor) -> Tensor:
     """The mask of the first key that each query sees, in the shape of `visible`. It is the first
     token of the text, or with `model.document_mask` of the document."""
@@ -118,13 +109,12 @@ def self_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
 
 
 def previous_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the token just before the query, from 0 to 1 (positional heads, Voita 2019)."""
-    return neighbour_mass(weights, -1, visible)
-
-
-def next_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the token just after the query, from 0 to 1. It is 0 with a causal mask."""
-    return neighbour_mass(weights, 1, visible)
+    """Weight on the token just before the query, from 0 to 1 (positional heads, Voita 2019). The
+    mean is over the queries that see this token."""
+    visible = visible_keys(weights, visible)
+    where = visible & (offsets(weights) == -1)
+    mass = torch.where(where, weights, 0.0).sum(dim=-1)
+    return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
 
 
 def local_mass(
@@ -138,16 +128,6 @@ def first_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     """Weight on the first token that the query sees, from 0 to 1. A high value means that the first
     token is an attention sink (Xiao 2023)."""
     return mass_where(weights, first_keys(visible_keys(weights, visible)), visible)
-
-
-def backward_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on all tokens before the query, from 0 to 1."""
-    return mass_where(weights, offsets(weights) < 0, visible)
-
-
-def forward_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on all tokens after the query, from 0 to 1. It is 0 with a causal mask."""
-    return mass_where(weights, offsets(weights) > 0, visible)
 
 
 def mean_distance(weights: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -236,13 +216,6 @@ def row_entropy(weights: Tensor, visible: Tensor) -> Tensor:
 
 Metric = Callable[..., Tensor]
 
-NON_CAUSAL_METRICS: Mapping[str, Metric] = {
-    "next": next_mass,
-    "backward": backward_mass,
-    "forward": forward_mass,
-}
-"""Metrics that make sense only without a causal mask, by name."""
-
 METRICS: Mapping[str, Metric] = {
     "self": self_mass,
     "previous": previous_mass,
@@ -257,31 +230,21 @@ METRICS: Mapping[str, Metric] = {
     "effective_keys": effective_keys,
     "unevenness": unevenness,
 }
-"""Metrics for attention with or without a causal mask, by name. `head_metrics` adds those of
-`best_offset`."""
+"""All metrics by name. `head_metrics` adds those of `best_offset`."""
 
 
-def head_metrics(
-    weights: Tensor, *, causal: bool = True, visible: Tensor | None = None
-) -> dict[str, Tensor]:
+def head_metrics(weights: Tensor, visible: Tensor | None = None) -> dict[str, Tensor]:
     """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
-    axes. Without `causal`, a query sees all tokens. `visible` replaces the causal mask."""
-    metrics = {**METRICS, **({} if causal else NON_CAUSAL_METRICS)}
-    if not causal and visible is None:
-        visible = torch.ones_like(offsets(weights), dtype=torch.bool)
-    found = {name: metric(weights, visible) for name, metric in metrics.items()}
+    axes. `visible` replaces the causal mask."""
+    found = {name: metric(weights, visible) for name, metric in METRICS.items()}
     return found | best_offset(offset_sums(weights, visible), weights.size(-2))
 
 
 def colour_ends(metric: str, tokens: int) -> tuple[float, float]:
-    """The limits of the colour scale of the metric `metric`, which are the same in every picture.
-
-    Most scales go from 0 to 1. The scales of `distance`, `entropy` and `effective_keys` begin at
-    the smallest possible value. For texts of `tokens` tokens, the scale of `distance` ends at the
-    value of a head that attends only to the first token, and that of `offset` at `tokens`. The
-    scale of `entropy` ends at its maximum, and that of `effective_keys` at the value of uniform
-    attention. The scale of `copying` begins at -1.
-    """
+    """The limits of the colour scale of a metric of texts of `tokens` tokens, the same in every
+    picture. Most scales go from 0 to 1. That of `distance` ends at the value of a head that attends
+    only to the first token, that of `entropy` at its maximum, and that of `effective_keys` at the
+    value of uniform attention."""
     last = {
         "distance": tokens / 2,
         "offset": float(max(tokens, 2)),

@@ -18,7 +18,7 @@ from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induct
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.gradients import gradient_importance
-from headscope.analysis.metrics import NON_CAUSAL_METRICS, head_metrics
+from headscope.analysis.metrics import head_metrics
 from headscope.analysis.patch_texts import patch_texts
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
@@ -97,7 +97,7 @@ def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(ana
         torch.testing.assert_close(column(rows, name), values, rtol=1e-3, atol=1e-6)
     measured_on = {row["metric"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
-    assert {*metrics()} == {*measured_on, *NON_CAUSAL_METRICS, *of_pairs}
+    assert {*metrics()} == {*measured_on, *of_pairs}
     assert measured_on["self"] == "the validation split"
     assert measured_on["loss_change"] == "validation windows"
 
