@@ -13,7 +13,7 @@ from viewer_data import Elements
 import headscope
 from headscope.analysis.head_types import Thresholds
 from headscope.explore.models import Models
-from headscope.trained.heads_file import FILE, digest_of, stored_statistics
+from headscope.trained.heads_file import FILE
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 RUN = Path("outputs/run")
@@ -62,11 +62,11 @@ def test_a_run_and_a_resumed_run_have_one_name_per_head(script, speeches, steps)
     assert {0, 3, steps} <= tab.keys()
     files = {file: headscope.load(file) for file in sorted(CHECKPOINTS.glob("*.safetensors"))}
     assert {file.stem for file in files} == {"best", "last", "step_000000", "step_000003"}
-    assert len({digest_of(file) for file in files}) == len(tab)
+    assert len({loaded.digest for loaded in files.values()}) == len(tab)
     for file, loaded in files.items():
         assert in_explore(file) == tab[loaded.step] == in_report(script, file)
         assert in_page(loaded) == tab[loaded.step]
-    measured = stored_statistics(files[CHECKPOINTS / "last.safetensors"])
+    measured = files[CHECKPOINTS / "last.safetensors"].stored_statistics()
     assert measured.windows * measured.tokens == 4096
     assert measured.source == "the validation split"
 
@@ -76,16 +76,16 @@ def test_names_follow_the_thresholds_and_the_weights(script, speeches):
     last = CHECKPOINTS / "last.safetensors"
     loaded, heads = headscope.load(last), CHECKPOINTS / FILE
     lowest = Thresholds(**dict.fromkeys(Thresholds.__dataclass_fields__, 0.001))
-    assert labels(stored_statistics(loaded, lowest)) != labels(stored_statistics(loaded))
+    assert labels(loaded.stored_statistics(lowest)) != labels(loaded.stored_statistics())
     Path("elsewhere").mkdir()
     copy = Path("elsewhere/copy.safetensors")
     copy.write_bytes(last.read_bytes())
-    assert stored_statistics(headscope.load(copy)) is None
+    assert headscope.load(copy).stored_statistics() is None
     (copy.parent / FILE).write_bytes(heads.read_bytes())
-    assert labels(stored_statistics(headscope.load(copy))) == labels(stored_statistics(loaded))
+    assert labels(headscope.load(copy).stored_statistics()) == labels(loaded.stored_statistics())
     for damaged in (b"", b"[]", b"{}", heads.read_bytes().replace(b"0.1", b"0.2"), b"\xff" * 99):
         (copy.parent / FILE).write_bytes(damaged)
-        assert stored_statistics(headscope.load(copy)) is None
+        assert headscope.load(copy).stored_statistics() is None
         assert Models(str(copy), None, "cpu").get("this").statistics.source.endswith("wrote")
 
 
@@ -97,7 +97,7 @@ def test_plain_callbacks_measure_nothing(script, speeches):
 
 def test_the_windows_of_a_report_are_those_of_the_file(script, speeches):
     script("train", *WORDS, "trainer.max_steps=3")
-    stored = stored_statistics(headscope.load(CHECKPOINTS / "last.safetensors"))
+    stored = headscope.load(CHECKPOINTS / "last.safetensors").stored_statistics()
     in_report(script, CHECKPOINTS / "last.safetensors", "windows=2")
     other = json.loads(Path("report/heads.json").read_text())
     assert (other["windows"], other["tokens"]) == (2, 32)
@@ -118,5 +118,5 @@ def test_an_imported_model_has_the_names_that_its_text_gives(script, speeches):
         said = script("convert", "source=exported", f"output={output}", *words)
         assert said.code == 0, said.err
         assert Models(output, None, "cpu").get("this").statistics.source.endswith(source)
-    (of_run,) = (stored_statistics(headscope.load(CHECKPOINTS / "best.safetensors")),)
-    assert labels(stored_statistics(headscope.load(output))) == labels(of_run)
+    of_run = headscope.load(CHECKPOINTS / "best.safetensors").stored_statistics()
+    assert labels(headscope.load(output).stored_statistics()) == labels(of_run)

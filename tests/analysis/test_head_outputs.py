@@ -13,10 +13,14 @@ from induction_circuit import VOCAB, induction_circuit
 from refusals import refused
 from small_gpt import gpt, variant
 
-from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
-from headscope.analysis.gradients import gradient_importance
+from headscope.analysis.ablation import (
+    ablate_heads,
+    gradient_importance,
+    mean_outputs,
+    other_induction,
+)
 from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
-from headscope.analysis.repeats import repeat_metrics
+from headscope.analysis.repeats import RepeatProbe
 from headscope.nn.loss import IGNORED, next_token_loss
 
 TEXTS = torch.randint(11, (7, 11), generator=torch.Generator().manual_seed(1))
@@ -81,7 +85,7 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(attent
         for head in range(part.heads):
             with replaced(model, layer, head, replace_by):
                 change = losses(model) - whole
-                induction = repeat_metrics(model, excluded=[3], texts=6)["induction"]
+                induction = RepeatProbe(model, excluded=[3], texts=6).metrics(model)["induction"]
             induction[layer, head] = -1
             expected = {
                 "nats_per_token": change.mean(),

@@ -8,8 +8,7 @@ from checkpoint_files import content, save
 from refusals import refused
 
 import headscope
-from headscope.analysis.patch_texts import patch_texts
-from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
+from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads, patch_texts
 
 GOOD = {"clean": "abc ab", "corrupted": "abd ab", "answers": ["c", "d"]}
 
@@ -45,20 +44,20 @@ def test_a_continuation_follows_both_texts(loaded):
         ({"corrupted": "abd abc"}, ["have 6 and 7 tokens", "change a text", "['c', '·', "]),
         ({"corrupted": "多 abc"}, ["have 6 and 7 tokens", "['多 1/3', "]),
         ({"corrupted": "abc ab"}, ["same text"]),
-        ({"clean": None}, ["patch.clean is missing"]),
+        ({"clean": None}, ["patch.clean=", "one is missing"]),
         ({"answers": None}, ["patch.answers", "patch.continuation", "one of them"]),
         ({"answers": ["c"]}, ["patch.answers=['c']", "two different"]),
         ({"answers": ["c", "c"]}, ["two different"]),
         ({"answers": ["c", "de"]}, ["'de' has 2 tokens (d, e)", "one"]),
         ({"answers": None, "continuation": ""}, ["patch.continuation is empty"]),
         ({"answers": None, "continuation": "cde"}, ["9 tokens", "block_size=8"]),
-        ({"position": 6}, ["patch.position=6", "0 to 5"]),
+        ({"position": 6}, ["position=6", "0 to 5"]),
     ],
     ids=str,
 )
 def test_a_mistake_is_told_in_one_line(loaded, changed, words):
     with refused(*words):
-        patch_texts(loaded, **(GOOD | changed))
+        patch_texts(loaded, **(GOOD | changed)).run(loaded)
 
 
 def test_without_a_difference_of_the_metric_there_is_no_score(loaded):

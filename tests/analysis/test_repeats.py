@@ -12,10 +12,8 @@ from headscope.analysis.metrics import uniform
 from headscope.analysis.repeats import (
     RepeatedTexts,
     RepeatProbe,
-    duplicate_contrast,
-    induction_contrast,
+    contrast,
     periods_in,
-    repeat_metrics,
     repeated_texts,
     score,
 )
@@ -27,12 +25,12 @@ def texts_of(length=LENGTH, texts=8, seed=0, **options):
 
 def scores(weights, texts):
     """Induction and duplicate scores of one head's weights (B, T, T)."""
-    contrasts = (induction_contrast(texts), duplicate_contrast(texts))
+    contrasts = (contrast(texts, skip=1), contrast(texts, skip=0))
     return [float(score(weights[:, None], c)) / len(texts.tokens) for c in contrasts]
 
 
 def test_a_circuit_built_by_hand_does_induction():
-    metrics = repeat_metrics(induction_circuit(), texts=24)
+    metrics = RepeatProbe(induction_circuit(), texts=24).metrics(induction_circuit())
     # It looks everywhere where no token is repeated, so also at the places of other texts' targets.
     assert metrics["induction"][1].item() > 0.9
     assert abs(metrics["induction"][0].item()) < 0.01
@@ -67,7 +65,7 @@ def test_by_hand():
 
 def test_a_fresh_model_looks_at_all_alike():
     model = fresh(vocab_size=50, block_size=32, embed_dim=64, heads=4)
-    metrics = repeat_metrics(model)
+    metrics = RepeatProbe(model).metrics(model)
     for name, even in RepeatProbe(model).uniform().items():
         torch.testing.assert_close(metrics[name], torch.full((2, 4), even), rtol=0, atol=0.01)
 
@@ -99,6 +97,6 @@ def test_few_texts_have_periods_from_the_whole_range_and_what_has_no_two_is_refu
     assert set(few) <= set(periods)
     for block_size, texts in ((7, 8), (10, 1)):
         with refused(f"block_size={block_size}, ", f"texts={texts}"):
-            repeat_metrics(fresh(block_size=block_size), texts=texts)
+            RepeatProbe(fresh(block_size=block_size), texts=texts)
     with refused("block_size=16", "4 tokens", "at least 5"):
-        repeat_metrics(fresh(vocab_size=6, block_size=16), excluded=[0, 5])
+        RepeatProbe(fresh(vocab_size=6, block_size=16), excluded=[0, 5])

@@ -6,7 +6,7 @@ The residual stream is a sum: each attention layer adds the outputs of its heads
 and each feed-forward network adds its output (Elhage 2021).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,17 @@ from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture
 from headscope.nn.checks import check_finite
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
+
+
+def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]":
+    """A part of `Activations`, which gradients reach if they were asked for."""
+
+    def part(activations: "Activations") -> Tensor:
+        with torch.set_grad_enabled(activations.gradients):
+            return compute(activations)
+
+    part.__doc__ = compute.__doc__
+    return cached_property(part)
 
 
 class Activations:
@@ -87,71 +98,61 @@ class Activations:
         self._check_single()
         return self.tokenizer.labels(self.tokens.tolist())
 
-    @cached_property
+    @computed_once
     def attention(self) -> Tensor:
         return self._stacked(self.forward_pass.weights)
 
-    @cached_property
+    @computed_once
     def scores(self) -> Tensor:
-        model, batch = self.model, self.tokens.view(-1, self.tokens.size(-1))
-        options: Any = {"position": model.position, "mask": model.document_mask(batch)}
-        with torch.set_grad_enabled(self.gradients):
-            found = [
+        mask = self.model.document_mask(self.tokens.view(-1, self.tokens.size(-1)))
+        options: Any = {"position": self.model.position, "mask": mask}
+        pairs = zip(self.model.blocks, self.forward_pass.residual, strict=False)
+        return self._stacked(
+            [
                 block.attention.compute_heads(block.attention_norm(x), **options).scores
-                for block, x in zip(model.blocks, self.forward_pass.residual, strict=False)
+                for block, x in pairs
             ]
-            return self._stacked(found)
+        )
 
-    @cached_property
+    @computed_once
     def residual(self) -> Tensor:
         return self._stacked(self.forward_pass.residual)
 
-    @cached_property
+    @computed_once
     def feed_forward(self) -> Tensor:
         return self._stacked(self.forward_pass.fed)
 
-    @cached_property
+    @computed_once
     def heads(self) -> Tensor:
         return self.heads_at(slice(None))
 
     def heads_at(self, positions: int | slice | Tensor) -> Tensor:
         """`heads` at some positions only, (L, H, C) for one and (L, H, N, C) for N."""
-        with torch.set_grad_enabled(self.gradients):
-            added = [
+        pairs = zip(self.model.attentions, self.forward_pass.outputs, strict=True)
+        return self._stacked(
+            [
                 torch.einsum("b...hd,hcd->bh...c", outputs[:, positions], output_matrices(layer))
-                for layer, outputs in zip(
-                    self.model.attentions, self.forward_pass.outputs, strict=True
-                )
+                for layer, outputs in pairs
             ]
-            return self._stacked(added)
+        )
 
-    @cached_property
+    @computed_once
     def rest(self) -> Tensor:
         pairs = zip(self.model.attentions, self.forward_pass.attended, strict=True)
-        with torch.set_grad_enabled(self.gradients):
-            return self._stacked([output_bias(layer).expand_as(x) for layer, x in pairs])
+        return self._stacked([output_bias(layer).expand_as(x) for layer, x in pairs])
 
-    @cached_property
+    @computed_once
     def logits(self) -> Tensor:
-        with torch.set_grad_enabled(self.gradients):
-            return self.model.unembed(self.residual[..., -1, :, :])
+        return self.model.unembed(self.residual[..., -1, :, :])
 
-    @property
-    def lens(self) -> Tensor:
-        """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
-        the output head compute from each part of `residual`. The last ones are `logits`."""
-        with torch.set_grad_enabled(self.gradients):
-            return self.model.unembed(self.residual)
-
-    @cached_property
+    @computed_once
     def losses(self) -> Tensor:
         """Raises UserError if one is NaN or infinite."""
         targets = self.tokens[..., 1:]
         known = self.known_losses[..., : targets.size(-1)]
         after = known.size(-1)
-        with torch.set_grad_enabled(self.gradients):
-            logits = self.model.unembed(self.residual[..., -1, after:-1, :])
-            losses = next_token_loss(logits, targets[..., after:], reduction="none")
+        logits = self.model.unembed(self.residual[..., -1, after:-1, :])
+        losses = next_token_loss(logits, targets[..., after:], reduction="none")
         check_finite(losses)
         return torch.cat([known, losses.view_as(targets[..., after:])], dim=-1)
 
@@ -163,24 +164,6 @@ class Activations:
         counted = counted_targets(before, after, self.answers, begun=self.begun) != IGNORED
         losses = self.losses.detach()[..., : after.size(-1)][counted]
         return float(losses.mean()) if counted.any() else None
-
-    def gradient(self, value: Tensor, part: str) -> Tensor:
-        """The gradient of the number `value`, such as one of the `logits`, with respect to
-        `residual`, `heads` or `feed_forward`. It has the shape of this part. Needs a reading with
-        `gradients`."""
-        found = self.forward_pass
-        layers = {
-            "residual": found.residual,
-            "heads": found.attended,
-            "feed_forward": found.residual[1:],  # to which it is added last
-        }
-        gradients = torch.autograd.grad(
-            value, layers[part], retain_graph=True, materialize_grads=True
-        )
-        if part == "heads":  # all heads of a layer are added to the same sum
-            heads = self.model.attentions[0].heads
-            gradients = tuple(each[:, None].expand(-1, heads, -1, -1) for each in gradients)
-        return self._stacked(gradients)
 
     def targets(self, length: int | None = None) -> dict[int, int]:
         """For each of the first `length` positions the token that follows, and for the last of

@@ -160,11 +160,6 @@ def untrained_unevenness(layer: MultiHeadAttention) -> float:
     return 1.05 * math.erf(deviation / math.sqrt(8))
 
 
-def window_count(length: int, tokens: int) -> int:
-    """The number of windows of `length` tokens with about this number of tokens, at least one."""
-    return max(1, tokens // length)
-
-
 def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
     """The mask (N, 1, T, T) of the keys that each query sees in `tokens` (N, T), if the model keeps
     attention within documents. Otherwise None: a query sees its own and all earlier tokens."""

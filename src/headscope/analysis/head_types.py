@@ -116,7 +116,7 @@ def head_types(
     `unevenness` of untrained heads: a head that is not more uneven is neither global nor mixed.
 
     `metrics` contains the metrics of `head_metrics`. It may also contain the metrics of
-    `repeat_metrics` and the metrics that `targets_in` lists. `uniform` contains the value of each
+    `RepeatProbe` and the metrics that `targets_in` lists. `uniform` contains the value of each
     metric for uniform attention. A head gets the first name that fits:
 
     1. A name in NARROW. If several names fit, the head gets the name with the largest ratio of

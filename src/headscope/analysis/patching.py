@@ -11,12 +11,15 @@ before `out_proj`, is replaced by the output of the same head on the other text 
   necessary for it.
 
 A metric measures the prediction. Its score is 0 on the corrupted text and 1 on the clean text.
+The keys `patch.*` in messages are those of scripts/analyze.py.
 
 Shapes: L layers, H heads, D head_dim, B batch, T tokens, V vocab_size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +29,9 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
 from headscope.nn.loss import next_token_loss
+
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
 
 Metric = Callable[[Tensor], Tensor]
 """Maps logits (B, T, V) to one number per text (B,)."""
@@ -75,12 +81,10 @@ def patch_heads(
     """Exchange the output of each head between two texts, `clean` (T,) and `corrupted` (T,), one
     head at a time, and measure the effect.
 
-    The output is replaced at all tokens or, if given, at the token `position`, which counts from 0.
+    The output is replaced at all tokens or, if given, at the token `position`, counted from 0.
     `metric` is, for example, `LogitDifference` or `ContinuationLoss`. A batch contains at most
-    `max_batch` texts.
-
-    Raises UserError if the texts are empty or do not have the same number of tokens, or if
-    `position` is not a token of the texts.
+    `max_batch` texts. Raises UserError if the texts are empty or do not have the same number of
+    tokens, or if there is no such position.
     """
     if clean.dim() != 1 or clean.shape != corrupted.shape or not len(clean):
         raise UserError(
@@ -90,7 +94,7 @@ def patch_heads(
     length = len(clean)
     if position is not None and not 0 <= position < length:
         raise UserError(
-            f"position={position} is not a token of the texts: give 0 to {length - 1}, or none for "
+            f"position={position} is not a token of the texts: give 0 to {length - 1}, or null for "
             "all tokens"
         )
     positions = slice(None) if position is None else slice(position, position + 1)
@@ -159,3 +163,117 @@ class ContinuationLoss:
         targets = torch.tensor(self.tokens, device=logits.device).expand(len(logits), count)
         losses = next_token_loss(logits[:, -1 - count : -1], targets, reduction="none")
         return losses.view_as(targets).mean(dim=-1)
+
+
+@dataclass(frozen=True)
+class PatchTexts:
+    """Two texts of T tokens, and the metric that compares them.
+
+    - `clean`, `corrupted`: the tokens of the texts, including the continuation if there is one.
+    - `clean_labels`, `corrupted_labels`: printable texts of these tokens.
+    - `metric` and its description `metric_name`.
+    - `position`: the token at which heads are replaced, from 0, or None for all tokens.
+    """
+
+    clean: list[int]
+    corrupted: list[int]
+    clean_labels: list[str]
+    corrupted_labels: list[str]
+    metric: LogitDifference | ContinuationLoss
+    metric_name: str
+    position: int | None
+
+    def run(self, loaded: "TrainedModel") -> PatchingResult:
+        """Exchange each head between the two texts. Raises UserError if the metric is the same on
+        both texts, because there is nothing to restore."""
+        result = patch_heads(
+            loaded.model,
+            torch.tensor(self.clean),
+            torch.tensor(self.corrupted),
+            self.metric,
+            position=self.position,
+        )
+        if result.clean == result.corrupted:
+            raise UserError(
+                f"patch.clean and patch.corrupted: {self.metric_name} is {result.clean:.4f} on "
+                "both, so there is no difference that a head could carry: change the corrupted "
+                "text or the answers"
+            )
+        return result
+
+
+def patch_texts(
+    loaded: "TrainedModel",
+    *,
+    clean: str | None,
+    corrupted: str | None,
+    answers: Sequence[str] | None = None,
+    continuation: str | None = None,
+    position: int | None = None,
+) -> PatchTexts:
+    """Encode two texts for activation patching. The metric is one of these:
+
+    - with `answers`: the logit of the first answer minus the logit of the second answer, at the
+      last token. Each answer must be a single token.
+    - with `continuation`: the mean loss on the tokens of this text, which follow both texts.
+
+    Raises UserError if a text is missing or does not fit in `block_size`, if the two texts are
+    equal or have different numbers of tokens, or if an answer is not a single token.
+    """
+    tokenizer = loaded.tokenizer
+    if not clean or not corrupted:
+        raise UserError("patch.clean= and patch.corrupted=: one is missing; give both texts")
+    tokens = [tokenizer.encode_prompt(text) for text in (clean, corrupted)]
+    if len(tokens[0]) != len(tokens[1]):
+        labels = [tokenizer.labels(each) for each in tokens]
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(*labels, strict=False))
+        same = len([*pairs])
+        found, other = (each[same : same + 8] for each in labels)
+        raise UserError(
+            f"patch.clean and patch.corrupted have {len(labels[0])} and {len(labels[1])} tokens: "
+            "change a text until both have the same number; from the first difference, clean has "
+            f"{found} and corrupted {other}"
+        )
+    if tokens[0] == tokens[1]:
+        raise UserError(
+            "patch.clean and patch.corrupted are the same text: change a token of one of them"
+        )
+    if (answers is None) == (continuation is None):
+        raise UserError(
+            "patch.answers and patch.continuation: give one of them, as the metric of the patching"
+        )
+    metric: LogitDifference | ContinuationLoss
+    if answers is not None:
+        if len(answers) != 2 or answers[0] == answers[1]:
+            raise UserError(
+                f"patch.answers={list(answers)} must be two different texts: the answer to the "
+                'clean text and another one, such as patch.answers=\'[" Mary"," John"]\''
+            )
+        metric = LogitDifference(
+            *(tokenizer.only_token(answer, key="patch.answers") for answer in answers)
+        )
+        right, wrong = tokenizer.labels([metric.right, metric.wrong])
+        name = f"the logit of {right} minus the logit of {wrong} at the last token"
+    else:
+        following = tokenizer.encode_prompt(continuation or "")
+        if not following:
+            raise UserError("patch.continuation is empty: give at least one token")
+        metric = ContinuationLoss(tuple(following))
+        tokens = [[*each, *following] for each in tokens]
+        name = f"the loss in nats per token on {''.join(tokenizer.labels(following))}"
+    length = len(tokens[0])
+    if length > loaded.model.block_size:
+        more = " with patch.continuation" if answers is None else ""
+        raise UserError(
+            f"patch.clean has {length} tokens{more}, more than the model's block_size="
+            f"{loaded.model.block_size}: shorten both texts"
+        )
+    return PatchTexts(
+        clean=tokens[0],
+        corrupted=tokens[1],
+        clean_labels=tokenizer.labels(tokens[0]),
+        corrupted_labels=tokenizer.labels(tokens[1]),
+        metric=metric,
+        metric_name=name,
+        position=position,
+    )

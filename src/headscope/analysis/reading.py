@@ -18,10 +18,9 @@ from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, attribution, norm_scale, push_directions
 from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
-from headscope.analysis.predictions import predict
 from headscope.analysis.repeats import BATCH_SIZE
 from headscope.analysis.report.page import page_of, shown_tokens
-from headscope.analysis.snapshots import snapshot_of
+from headscope.analysis.snapshots import predict, snapshot_of
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.errors import UserError
 from headscope.files import write_atomically
@@ -57,6 +56,31 @@ class Reading(Activations):
         windows = self.tokens.view(-1, self.tokens.size(-1)).cpu()
         return measure_heads(self.model, windows, source="this text", kinds=kinds, repeats=repeats)
 
+    @property
+    def lens(self) -> Tensor:
+        """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
+        the output head compute from each part of `residual`. The last ones are `logits`."""
+        with torch.set_grad_enabled(self.gradients):
+            return self.model.unembed(self.residual)
+
+    def gradient(self, value: Tensor, part: str) -> Tensor:
+        """The gradient of the number `value`, such as one of the `logits`, with respect to
+        `residual`, `heads` or `feed_forward`. It has the shape of this part. Needs a reading with
+        `gradients`."""
+        found = self.forward_pass
+        layers = {
+            "residual": found.residual,
+            "heads": found.attended,
+            "feed_forward": found.residual[1:],  # to which it is added last
+        }
+        gradients = torch.autograd.grad(
+            value, layers[part], retain_graph=True, materialize_grads=True
+        )
+        if part == "heads":  # all heads of a layer are added to the same sum
+            heads = self.model.attentions[0].heads
+            gradients = tuple(each[:, None].expand(-1, heads, -1, -1) for each in gradients)
+        return self._stacked(gradients)
+
     @torch.no_grad()
     def attribution(self, position: int = -1, token: str | int | None = None) -> dict[str, float]:
         """Direct logit attribution (Elhage 2021): the share of each part of the model in the logit
@@ -64,8 +88,8 @@ class Reading(Activations):
         default token is the most likely one. `headscope.analysis.direct_effects.attribution`
         explains the parts. Raises UserError if there is no such position or token."""
         position = self.position(position)
-        number = self._most_likely(position) if token is None else self._token(token)
-        return {name: float(each) for name, each in attribution(self, position, number).items()}
+        wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
+        return {name: float(each) for name, each in attribution(self, position, wanted).items()}
 
     @torch.no_grad()
     def writes(self, head: str, position: int = -1, *, count: int = 10) -> HeadWrites:
@@ -94,20 +118,10 @@ class Reading(Activations):
         """What the model predicts, layer by layer, at the positions `targets`, and what each head
         adds to the logits of the tokens that `targets` gives for them. By default, these are all
         positions and the tokens that follow, and for the last one the most likely token. See
-        `headscope.analysis.predictions`. Raises UserError if a logit is not finite."""
+        `headscope.analysis.snapshots.predict`. Raises UserError if a logit is not finite."""
         self._check_single()
         targets = self.targets() if targets is None else targets
         return predict(self, targets, count=count, **options)
-
-    def _token(self, token: str | int) -> int:
-        """The id of a token, given as a text that is one token, or as an id."""
-        tokens = self.tokenizer.tokens_of(token if isinstance(token, str) else [token])
-        if len(tokens) != 1:
-            raise UserError(
-                f"token={token!r} has {len(tokens)} tokens and must have one: a space before a "
-                "word is often a part of its token"
-            )
-        return tokens[0]
 
     def to_bertviz(self) -> tuple[tuple[Tensor, ...], list[str]]:
         """The arguments `attention` and `tokens` of BertViz's `head_view` and `model_view`: the

@@ -16,7 +16,6 @@ periods. Attention that depends only on positions, such as uniform attention, sc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,8 +99,9 @@ def contrast(texts: RepeatedTexts, *, skip: int) -> Tensor:
     over all texts, queries and keys, divided by B.
 
     The target of a query in the second copy is the key `skip` tokens after the same token in the
-    first copy. The factor of the target is 1 / P. At the same position in the texts with other
-    periods, the factors sum to -1 / P.
+    first copy. With 1, induction heads attend to it (Olsson 2022), and with 0, duplicate-token
+    heads (Wang 2022). The factor of the target is 1 / P. At the same position in the texts with
+    other periods, the factors sum to -1 / P.
     """
     count, length = texts.tokens.shape
     target = target_factors(texts, skip=skip)
@@ -118,18 +118,6 @@ def target_factors(texts: RepeatedTexts, *, skip: int) -> Tensor:
     period, start = texts.periods[:, None, None], texts.starts[:, None, None]
     second = (query >= start) & (query < start + period)
     return (second & (key == query - period + skip)) / period
-
-
-def induction_contrast(texts: RepeatedTexts) -> Tensor:
-    """Factors for induction heads: the target is the token that followed the query's token in the
-    first copy (Olsson 2022)."""
-    return contrast(texts, skip=1)
-
-
-def duplicate_contrast(texts: RepeatedTexts) -> Tensor:
-    """Factors for duplicate-token heads: the target is the query's own token in the first copy
-    (Wang 2022)."""
-    return contrast(texts, skip=0)
 
 
 def score(weights: Tensor, factors: Tensor) -> Tensor:
@@ -177,8 +165,8 @@ class RepeatProbe:
             seed=seed,
             excluded=excluded,
         )
-        self.induction = induction_contrast(self.texts)
-        self.duplicate = duplicate_contrast(self.texts)
+        self.induction = contrast(self.texts, skip=1)
+        self.duplicate = contrast(self.texts, skip=0)
         self.prefix = target_factors(self.texts, skip=1)
 
     @torch.no_grad()
@@ -220,8 +208,3 @@ class RepeatProbe:
             "repeat_previous": previous_mass(weights).sum(dim=1),
             "prefix_matching": score(weights, self.prefix[batch]),
         }
-
-
-def repeat_metrics(model: GPT, **options: Any) -> dict[str, Tensor]:
-    """The metrics of `RepeatProbe.metrics`. `options` are the arguments of `RepeatProbe`."""
-    return RepeatProbe(model, **options).metrics(model)

@@ -53,14 +53,13 @@ def analyze(
     from rich.console import Console
     from rich.progress import track
 
-    from headscope.analysis.patch_texts import patch_texts
+    from headscope.analysis.patching import patch_texts
     from headscope.analysis.report.console import print_report
     from headscope.analysis.report.inputs import Ablation, ReportInput
     from headscope.analysis.report.write import write_report
     from headscope.checkpoint import pick_device
     from headscope.cli.selection import parse_head_pair, select
     from headscope.evaluation import validation_text
-    from headscope.trained.heads_file import stored_statistics
 
     if tensorboard:  # needs the package tensorboard
         from headscope.tensorboard.snapshot_events import event_file
@@ -97,7 +96,7 @@ def analyze(
         report,
         folder,
         thresholds=named,
-        known=partial(stored_statistics, thresholds=named) if same_windows else lambda loaded: None,
+        known=lambda model: model.stored_statistics(named) if same_windows else None,
         ablation=removal,
         patching=patching,
         pair=pair,

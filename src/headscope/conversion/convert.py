@@ -14,7 +14,7 @@ from headscope.errors import UserError
 from headscope.evaluation import validation_text
 from headscope.terminal import command
 from headscope.trained import TrainedModel
-from headscope.trained.heads_file import measure_checkpoints
+from headscope.trained.model import measure_checkpoints
 
 
 def export_safetensors(loaded: TrainedModel, output: Path) -> list[str]:

@@ -115,6 +115,18 @@ class Tokenizer(ABC):
             self.encode_prompt(text) if isinstance(text, str) else token_ids(text, self.vocab_size)
         )
 
+    def only_token(self, text: str | int, *, key: str = "token") -> int:
+        """The token that `text` is, or a token id as it is. `key` begins the message. Raises
+        UserError if the text does not have exactly one token, or for an unknown id."""
+        tokens = self.tokens_of(text if isinstance(text, str) else [text])
+        if len(tokens) != 1:
+            parts = f" ({', '.join(self.labels(tokens[:8]))})" if tokens else ""
+            raise UserError(
+                f"{key}={text!r} has {len(tokens)} tokens{parts} and must have one: choose "
+                "another; a space before a word is often a part of its token"
+            )
+        return tokens[0]
+
     def first_token(self) -> int:
         """The token with which an empty text begins. Raises UserError if there is no end-of-text
         token."""

@@ -14,6 +14,9 @@ from torch.utils.data import IterableDataset
 from headscope.data.batches import Batch, inputs_and_targets
 from headscope.errors import UserError
 
+MEASURED_TOKENS = 4096
+"""The number of tokens on which heads are measured when a run ends, and in a report."""
+
 
 class ValidationWindows(IterableDataset[Batch]):
     """Batches of validation windows. The windows have T tokens, are in text order and do not
@@ -65,9 +68,11 @@ class ValidationWindows(IterableDataset[Batch]):
                 yield as_batch(self.tokens[batch_starts + offsets])
 
 
-def spread_windows(tokens: np.ndarray, *, windows: int, length: int) -> Tensor:
-    """Evenly spaced windows of the tokens, as an int64 tensor (`windows`, `length`). A short text
-    gives fewer windows, and a text shorter than `length` gives one shorter window."""
+def spread_windows(tokens: np.ndarray, *, length: int, windows: int | None = None) -> Tensor:
+    """Evenly spaced windows of the tokens, as an int64 tensor (`windows`, `length`). By default,
+    they have about MEASURED_TOKENS tokens together. A short text gives fewer windows, and a text
+    shorter than `length` gives one shorter window."""
+    windows = windows or max(1, MEASURED_TOKENS // length)
     length = min(length, len(tokens))
     candidates = tokens[: len(tokens) // length * length].reshape(-1, length)
     chosen = np.linspace(0, len(candidates) - 1, min(windows, len(candidates))).astype(int)

@@ -21,7 +21,6 @@ from headscope.conversion.folder import is_model_folder
 from headscope.errors import UserError
 from headscope.generation import generate_tokens
 from headscope.trained import TrainedModel
-from headscope.trained.heads_file import stored_statistics
 
 KEPT = re.compile(r"step_(\d+)\.safetensors")
 MAX_STEPS = 3
@@ -61,7 +60,7 @@ class OpenModel:
     def statistics(self) -> HeadStatistics:
         """The metrics and names of all heads, as they were measured when the run ended. Otherwise
         they are measured now, on `own_texts` and, for induction, on repeated random texts."""
-        if stored := stored_statistics(self.loaded):
+        if stored := self.loaded.stored_statistics():
             return stored
         model, kinds = self.loaded.model, classify_vocabulary(self.loaded.tokenizer)
         repeats = repeat_probe(model, kinds, BATCH_SIZE)

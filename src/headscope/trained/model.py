@@ -4,7 +4,10 @@ Shapes: T tokens, V vocab_size. For several texts with the same number of tokens
 first axis B.
 """
 
+import json
+import time
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +21,13 @@ from torch import Tensor
 import headscope
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
-from headscope.analysis.head_statistics import HeadStatistics, visible_in
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
+from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
+from headscope.analysis.tokens import classify_vocabulary
 from headscope.checkpoint import pick_device, read, sources
 from headscope.checkpoint.finding import warn
 from headscope.checkpoint.loading import build_from_weights, stored_tokenizer
@@ -30,10 +35,15 @@ from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
+from headscope.data.windows import spread_windows
 from headscope.errors import UserError
 from headscope.generation import generate_text, generate_tokens
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
+from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
+
+MEASURING_SECONDS = 10
+"""After this time, no further checkpoint of a run is measured."""
 
 Text = str | Sequence[int]
 """A text, or token ids."""
@@ -45,7 +55,8 @@ class TrainedModel:
 
     `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
     the training step at which the file `path` was saved, and `precision` that of training, one of
-    `PRECISIONS`. `answers` is what its losses count, if not all tokens.
+    `PRECISIONS`. `answers` is what its losses count, if not all tokens. `digest` is a checksum of
+    the weights in a checkpoint file.
 
     If a text is longer than `block_size`, all methods except `generate` use its first `block_size`
     tokens, with a warning.
@@ -58,6 +69,7 @@ class TrainedModel:
     step: int
     precision: str
     answers: Answers | None
+    digest: str = ""
 
     def tokens(self, text: Text) -> list[int]:
         """The tokens of a text, or the token ids as they are. Raises UserError for what is not in
@@ -111,12 +123,10 @@ class TrainedModel:
         reading.stored = self.stored_statistics
         return reading
 
-    def stored_statistics(self) -> HeadStatistics | None:
-        """The metrics and names of the heads, as they were measured when the run ended (see
-        `headscope.trained.heads_file`). None if they were not."""
-        from headscope.trained.heads_file import stored_statistics  # which loads models
-
-        return stored_statistics(self)
+    def stored_statistics(self, thresholds: Thresholds | None = None) -> HeadStatistics | None:
+        """The metrics of the heads that were measured when the run ended, with the names that these
+        thresholds give. None if they were not measured, or on other weights."""
+        return statistics_of(entries_in(self.path.parent).get(self.digest), self.model, thresholds)
 
     def generate(
         self,
@@ -303,4 +313,45 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedMode
         step=stored.step,
         precision=stored.data["precision"],
         answers=stored.answers,
+        digest=digest_of(stored.data["checksums"]),
     )
+
+
+def digest_of(checksums: dict[str, str]) -> str:
+    """A checksum of the weights in a checkpoint file, from those of its tensors."""
+    weights = {name: each for name, each in checksums.items() if name.startswith("model.")}
+    return f"{zlib.crc32(json.dumps(weights, sort_keys=True).encode()):08x}"
+
+
+def measure_checkpoints(
+    folder: Path,
+    validation: np.ndarray,
+    device: torch.device,
+    thresholds: Thresholds | None = None,
+    source: str = "the validation split",
+) -> dict[int, HeadStatistics]:
+    """Measures the heads of best, last and the kept steps in the folder `checkpoints` of a run on
+    tokens (N,) of `source`, and writes heads.json. What was measured before is kept. Returns the
+    statistics by step."""
+    known, began = entries_in(folder), time.monotonic()
+    entries: dict[str, Any] = {}
+    found: dict[int, HeadStatistics] = {}
+    kinds = None
+    for name in ["best", "last", *sorted(file.stem for file in folder.glob("step_*.safetensors"))]:
+        if entries and time.monotonic() - began > MEASURING_SECONDS:
+            break
+        try:
+            loaded = load(folder / f"{name}.safetensors", device=device)
+        except UserError:  # missing, damaged, or put there by the user
+            continue
+        entry = entries.get(loaded.digest) or known.get(loaded.digest)
+        if entry is None:
+            kinds = kinds or classify_vocabulary(loaded.tokenizer, validation)
+            windows = spread_windows(validation, length=loaded.model.block_size)
+            entry = entry_of(measure_heads(loaded.model, windows, source=source, kinds=kinds))
+        entries[loaded.digest] = entry
+        if statistics := statistics_of(entry, loaded.model, thresholds):
+            found[loaded.step] = statistics
+    if entries:
+        write_entries(folder, entries)
+    return found

@@ -17,7 +17,7 @@ from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.nn.precision import tf32
-from headscope.trained.heads_file import measure_checkpoints
+from headscope.trained.model import measure_checkpoints
 from headscope.training.build import Run
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.progress import say

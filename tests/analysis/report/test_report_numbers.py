@@ -14,12 +14,16 @@ from viewer_data import Elements
 
 import headscope
 from benchmarks.glossary import metrics, tables
-from headscope.analysis.ablation import ablate_heads, mean_outputs, other_induction
+from headscope.analysis.ablation import (
+    ablate_heads,
+    gradient_importance,
+    mean_outputs,
+    other_induction,
+)
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
-from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.metrics import head_metrics
-from headscope.analysis.patch_texts import patch_texts
+from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
 from headscope.evaluation import validation_text
 from headscope.viewer.snapshot import compact_json, max_bytes

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.head_types import NONE
-from headscope.analysis.patch_texts import PatchTexts
-from headscope.analysis.patching import PatchingResult
+from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.report.inputs import AblationResult, ReportInput
 from headscope.analysis.report.page import shown_tokens
 from headscope.terminal import printable

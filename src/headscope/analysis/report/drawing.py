@@ -13,8 +13,7 @@ from headscope.analysis import pictures
 from headscope.analysis.head_outputs import Head
 from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.metrics import colour_scales
-from headscope.analysis.patch_texts import PatchTexts
-from headscope.analysis.patching import PatchingResult
+from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
 from headscope.analysis.report.inputs import AblationResult
 

@@ -14,12 +14,11 @@ from torch import Tensor
 from headscope.analysis.ablation import (
     Replacement,
     ablate_heads,
+    gradient_importance,
     mean_outputs,
     other_induction,
 )
-from headscope.analysis.gradients import gradient_importance
 from headscope.analysis.head_outputs import largest_batch
-from headscope.analysis.head_statistics import window_count
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, classify_vocabulary
@@ -31,9 +30,6 @@ from headscope.nn.loss import IGNORED, Answers, counted_targets
 
 if TYPE_CHECKING:
     from headscope.trained import TrainedModel
-
-TOKENS = 4096
-"""By default, heads are measured on windows with this number of tokens."""
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 """A function that wraps an iterable, for example to show progress."""
@@ -64,16 +60,14 @@ class ReportInput:
     ) -> "ReportInput":
         """A report on a validation split. The attention maps show the text that the corpus has
         chosen, or the beginning of the split. The metrics are averaged over windows from the whole
-        split; `windows` is their number, by default so many that they have TOKENS tokens."""
+        split; `windows` is their number, by default so many that they have 4,096 tokens."""
         length = loaded.model.block_size
         return cls(
             loaded,
             reading=loaded.read(
                 loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
             ),
-            windows=spread_windows(
-                text.tokens, windows=windows or window_count(length, TOKENS), length=length
-            ),
+            windows=spread_windows(text.tokens, windows=windows, length=length),
             answers=text.answers,
             kinds=classify_vocabulary(loaded.tokenizer, text.tokens),
             source="the validation split",

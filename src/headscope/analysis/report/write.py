@@ -18,8 +18,7 @@ from headscope.analysis.head_outputs import Head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.in_context import in_context_score
-from headscope.analysis.patch_texts import PatchTexts
-from headscope.analysis.patching import PatchingResult
+from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.report import drawing
 from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track

@@ -14,7 +14,6 @@ from headscope.analysis.head_statistics import (
     HeadStatistics,
     measure_heads,
     repeat_probe,
-    window_count,
 )
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
 from headscope.analysis.repeats import RepeatProbe
@@ -89,7 +88,7 @@ class HeadWatch(StepCallback):
 
     def read(self, store: TokenStore, length: int) -> None:
         """Reads the texts on which the heads are measured."""
-        windows = self.windows or max(4, window_count(length, TOKENS))
+        windows = self.windows or max(4, TOKENS // length)
         self.texts = spread_windows(store.validation, windows=windows, length=length)
         self.kinds = classify_vocabulary(store.tokenizer, store.validation)
 
