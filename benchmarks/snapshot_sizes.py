@@ -10,9 +10,9 @@ import json
 import numpy as np
 import torch
 
+from headscope.analysis.activations import snapshot_of
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
-from headscope.analysis.snapshots import snapshot_of
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
 from headscope.viewer.snapshot import tokens_within

@@ -11,7 +11,7 @@ from refusals import refused
 from torch import nn
 
 import headscope
-from headscope.analysis import snapshots as module
+from headscope.analysis import activations as module
 from headscope.analysis.head_statistics import measure_heads
 from headscope.nn.capture import capture
 

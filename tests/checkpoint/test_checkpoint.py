@@ -15,7 +15,7 @@ from viewer_data import decoded
 
 import headscope
 from headscope import checkpoint, trained
-from headscope.analysis.snapshots import snapshot_of
+from headscope.analysis.activations import snapshot_of
 from headscope.checkpoint import pick_device
 from headscope.config.parts import Part
 from headscope.data.own_files import TextFiles

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscope.analysis.activations import Activations
 from headscope.analysis.head_outputs import output_matrices
-from headscope.nn import GPT, Position
+from headscope.nn import GPT
 
 
 def is_scaling(norm: nn.Module) -> bool:
@@ -55,42 +54,6 @@ def fold_into(norm: nn.Module, x: Tensor) -> Tensor:
         x = x - x.mean(dim=-1, keepdim=True)
     gain = getattr(norm, "weight", None)
     return x if gain is None else x * gain
-
-
-def attribution(reading: Activations, position: int, token: int) -> dict[str, Tensor]:
-    """The share of each part in the logit of `token` after the token at `position`, before a soft
-    cap. The shares add up to this logit.
-
-    The parts are `embedding`, `n-grams` and `positions` if they are added to it, the heads L0H0,
-    L0H1, ..., `L0 attention bias` if the output projections have biases, `L0 feed-forward` if there
-    are feed-forward networks, and `final norm bias` if it has one.
-    """
-    model, tokens = reading.model, reading.tokens[None]
-    parts = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
-    x = parts["embedding"]
-    if model.ngrams > 1:
-        parts["n-grams"] = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0] - x
-        x = x + parts["n-grams"]
-    if type(model.position).forward is not Position.forward:
-        parts["positions"] = model.position(x[None])[0] - x
-    parts = {name: part[position] for name, part in parts.items()}
-    heads = reading.heads_at(position)
-    for layer, block in enumerate(model.blocks):
-        for head, output in enumerate(heads[layer]):
-            parts[f"L{layer}H{head}"] = output
-        if block.attention.out_bias and block.attention.has_out_proj:
-            parts[f"L{layer} attention bias"] = block.attention.out_proj.bias
-        if block.feed_forward is not None:
-            parts[f"L{layer} feed-forward"] = reading.feed_forward[layer, position]
-    weight = model.head.weight[token]
-    direction = fold_norm(model.norm, weight) * norm_scale(
-        model.norm, reading.residual[-1, position]
-    )
-    shares = {name: part @ direction for name, part in parts.items()}
-    bias = getattr(model.norm, "bias", None)
-    if bias is not None:
-        shares["final norm bias"] = bias @ weight
-    return shares
 
 
 def push_directions(model: GPT, tokens: Tensor) -> Tensor:

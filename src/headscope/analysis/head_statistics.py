@@ -6,6 +6,7 @@ Shapes: L layers, H heads per layer, N windows, T tokens.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from headscope.analysis.repeats import (
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.capture import capture
+from headscope.viewer.snapshot import json_numbers
 
 MAX_WEIGHTS_PER_HEAD = 2**22
 """Maximum number of attention weights per head in a batch of windows. It limits the memory of a
@@ -61,6 +63,22 @@ class HeadStatistics:
         """Which heads they are: L0H0, L0H1, ..., layer by layer."""
         layers, heads = next(iter(self.metrics.values())).shape
         return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+
+    def header(self, more_metrics: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+        """The entries of a snapshot's header with the names and metrics of all heads.
+        `more_metrics` (L, H) are metrics that these statistics lack."""
+        metrics = {**(more_metrics or {}), **self.metrics}
+        return {
+            "measured_tokens": self.windows * self.tokens,
+            "measured_on": self.source,
+            "names": [head_type.label for head_type in self.types],
+            "uncertain": [int(head_type.uncertain) for head_type in self.types],
+            "scores": json_numbers([head_type.score for head_type in self.types]),
+            "ratios": json_numbers([head_type.ratio for head_type in self.types]),
+            "metrics": {
+                name: json_numbers(each.flatten().tolist()) for name, each in metrics.items()
+            },
+        }
 
 
 def measure_heads(

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.analysis.activations import Activations
+from headscope.analysis.activations import Activations, predict, snapshot_of
 from headscope.analysis.circuits import copying_scores, has_matrices
-from headscope.analysis.direct_effects import HeadWrites, attribution, norm_scale, push_directions
+from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale, push_directions
 from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.repeats import BATCH_SIZE
 from headscope.analysis.report.page import page_of, shown_tokens
-from headscope.analysis.snapshots import predict, snapshot_of
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.errors import UserError
 from headscope.files import write_atomically
+from headscope.nn import Position
 from headscope.viewer.snapshot import LISTED, Predictions
 
 NOTEBOOK_BYTES = 2 * 2**20
@@ -85,11 +85,39 @@ class Reading(Activations):
     def attribution(self, position: int = -1, token: str | int | None = None) -> dict[str, float]:
         """Direct logit attribution (Elhage 2021): the share of each part of the model in the logit
         of `token` after the token at `position`, before a soft cap. The shares add up to it. The
-        default token is the most likely one. `headscope.analysis.direct_effects.attribution`
-        explains the parts. Raises UserError if there is no such position or token."""
-        position = self.position(position)
+        default token is the most likely one.
+
+        The parts are `embedding`, `n-grams` and `positions` if they are added to it, the heads
+        L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, `L0
+        feed-forward` if there are feed-forward networks, and `final norm bias` if it has one.
+        Raises UserError if there is no such position or token."""
+        model, tokens, position = self.model, self.tokens[None], self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
-        return {name: float(each) for name, each in attribution(self, position, wanted).items()}
+        parts = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
+        x = parts["embedding"]
+        if model.ngrams > 1:
+            with_ngrams = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0]
+            x, parts["n-grams"] = with_ngrams, with_ngrams - x
+        if type(model.position).forward is not Position.forward:
+            parts["positions"] = model.position(x[None])[0] - x
+        parts = {name: part[position] for name, part in parts.items()}
+        heads = self.heads_at(position)
+        for layer, block in enumerate(model.blocks):
+            for head, output in enumerate(heads[layer]):
+                parts[f"L{layer}H{head}"] = output
+            if block.attention.out_bias and block.attention.has_out_proj:
+                parts[f"L{layer} attention bias"] = block.attention.out_proj.bias
+            if block.feed_forward is not None:
+                parts[f"L{layer} feed-forward"] = self.feed_forward[layer, position]
+        weight = model.head.weight[wanted]
+        direction = fold_norm(model.norm, weight) * norm_scale(
+            model.norm, self.residual[-1, position]
+        )
+        shares = {name: part @ direction for name, part in parts.items()}
+        bias = getattr(model.norm, "bias", None)
+        if bias is not None:
+            shares["final norm bias"] = bias @ weight
+        return {name: float(share) for name, share in shares.items()}
 
     @torch.no_grad()
     def writes(self, head: str, position: int = -1, *, count: int = 10) -> HeadWrites:
@@ -118,7 +146,7 @@ class Reading(Activations):
         """What the model predicts, layer by layer, at the positions `targets`, and what each head
         adds to the logits of the tokens that `targets` gives for them. By default, these are all
         positions and the tokens that follow, and for the last one the most likely token. See
-        `headscope.analysis.snapshots.predict`. Raises UserError if a logit is not finite."""
+        `headscope.analysis.activations.predict`. Raises UserError if a logit is not finite."""
         self._check_single()
         targets = self.targets() if targets is None else targets
         return predict(self, targets, count=count, **options)

@@ -17,12 +17,9 @@ from headscope.analysis.head_outputs import (
 from headscope.analysis.patching import LogitDifference
 from headscope.errors import UserError
 from headscope.explore.protocol import Patch, Write
-from headscope.explore.reader import Reader, Switches, check, encode, sampling_of, top
-from headscope.generation.choose_token import (
-    check_chosen,
-    choose_tokens,
-    uniform_numbers,
-)
+from headscope.explore.reader import Reader, Switches, encode, top
+from headscope.generation import check_sampling
+from headscope.generation.choose_token import check_chosen, choose_tokens, uniform_numbers
 from headscope.generation.texts import Text
 from headscope.generation.tokens import Context
 from headscope.nn.checks import check_finite, token_ids
@@ -36,7 +33,7 @@ class Explorer(Reader):
         as `generate`. With `skip`, it goes on where the model has already added this number of
         tokens. The text ends with the end-of-text token. Raises UserError if the request does not
         fit the model."""
-        check(request)
+        check_sampling(max_new_tokens=0, **request.options())
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
         every = encode(loaded, request.text, request.tokens).every
@@ -46,7 +43,7 @@ class Explorer(Reader):
         tokens = every[-length:]
         switches = Switches(model, request, every[:start][-model.block_size :])
         context = Context(model, torch.tensor([tokens], device=model.device))
-        options, writer = sampling_of(request), Text(loaded.tokenizer, stop=())
+        options, writer = request.options(), Text(loaded.tokenizer, stop=())
         stream = islice(uniform_numbers([request.seed], model.device), request.skip, None)
         for more in reversed(range(request.max_new_tokens)):
             # The heads are switched during each step only: between two steps, the model answers

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from headscope.analysis.report.page import loss_curve, shown_run
-from headscope.analysis.snapshots import snapshot_of
+from headscope.analysis.activations import snapshot_of
+from headscope.analysis.report.page import shown_run
 from headscope.explore.answers import Explorer, prompt_length
 from headscope.explore.models import OpenModel
 from headscope.explore.protocol import Export, Reading
-from headscope.explore.reader import TOP, encode, likely, sampling_of
+from headscope.explore.reader import TOP, encode, likely
 from headscope.viewer.page import attention_page
 
 LISTED = 5
@@ -49,8 +49,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
         chosen, _, found = explorer.forward(reading)
         switched = [*reading.zero, *reading.mean, *reading.half]
         shown = snapshot_of(found, chosen.statistics, switched=switched)
-        loss = loss_curve([found.step], [found.loss()])
-        runs.append(shown_run(described(chosen, reading), [shown], loss))
+        runs.append(shown_run(described(chosen, reading), [shown], [found.loss()]))
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs)
 
 
@@ -88,7 +87,7 @@ def code(explorer: Explorer, request: Export) -> Exported:
         calls = [f"loaded.ablate({heads!r}{more})" for heads, more in ways if heads]
         return ", ".join(calls) or "nullcontext()"
 
-    options = "".join(f", {name}={value!r}" for name, value in sampling_of(request).items())
+    options = "".join(f", {name}={value!r}" for name, value in request.options().items())
     options = f", do_sample=True{options}" if request.temperature else ""
     start = prompt_length(ids, request)
     count = len(ids) - start + request.max_new_tokens

@@ -2,7 +2,7 @@
 them."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from headscope.config.parse import Count, NonNegative, Positive, parse
 from headscope.errors import UserError
@@ -11,8 +11,9 @@ VERSION = 2
 MAX_TEXT = 100_000
 """Maximum number of characters of a text."""
 MAX_NEW_TOKENS = 10_000
-MAX_HEADS, MAX_LISTED = 5_000, 500
-"""Maximum number of switched heads, and of entries of another list except tokens."""
+MAX_ENTRIES = {"tokens": MAX_TEXT, "other_tokens": MAX_TEXT, "also": 500, "copies": 500}
+MAX_HEADS = 5_000
+"""Maximum number of entries of the lists above, and of any other list."""
 
 
 @dataclass(kw_only=True)
@@ -39,6 +40,9 @@ class Sampling:
     top_k: Positive | None = None
     top_p: float | None = None
 
+    def options(self) -> dict[str, Any]:
+        return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+
 
 @dataclass(kw_only=True)
 class Read(Reading, Sampling):
@@ -50,9 +54,9 @@ class Read(Reading, Sampling):
 
 @dataclass(kw_only=True)
 class Write(Reading, Sampling):
-    max_new_tokens: Count = 60
+    max_new_tokens: Annotated[int, 0, MAX_NEW_TOKENS] = 60
     seed: Count = 0
-    skip: Count = 0
+    skip: Annotated[int, 0, MAX_TEXT] = 0
 
 
 @dataclass(kw_only=True)
@@ -95,14 +99,7 @@ def parse_request(name: str, data: Any) -> Any:
     if not isinstance(data, dict):
         raise UserError("the request must be a JSON object")
     for key, value in data.items():
-        limits = {
-            "tokens": MAX_TEXT,
-            "other_tokens": MAX_TEXT,
-            "also": MAX_LISTED,
-            "copies": MAX_LISTED,
-        }
-        most = limits.get(key, MAX_HEADS)
-        if isinstance(value, list) and len(value) > most:
+        if isinstance(value, list) and len(value) > (most := MAX_ENTRIES.get(key, MAX_HEADS)):
             raise UserError(f"{key[:80]} has more than {most:,} entries")
     request: Any = parse(REQUESTS[name], data)
     for key in ("text", "other"):
@@ -111,7 +108,4 @@ def parse_request(name: str, data: Any) -> Any:
             raise UserError(f"{key} has more than {MAX_TEXT:,} characters: shorten it")
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UserError(f"{key} is not valid UTF-8: it contains half of a surrogate pair")
-    for key, most in (("max_new_tokens", MAX_NEW_TOKENS), ("skip", MAX_TEXT)):
-        if getattr(request, key, 0) > most:
-            raise UserError(f"{key}={getattr(request, key)} must be at most {most:,}")
     return request

@@ -11,22 +11,17 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.head_outputs import (
-    parse_head,
-)
+from headscope.analysis.activations import snapshot_of
+from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.reading import Reading as TextReading
-from headscope.analysis.report.page import loss_curve, shown_run
-from headscope.analysis.snapshots import snapshot_of
+from headscope.analysis.report.page import shown_run
 from headscope.data.labels import visible
 from headscope.data.tokenizer import CharTokenizer
 from headscope.errors import UserError
 from headscope.explore.models import Models, OpenModel
 from headscope.explore.protocol import VERSION, Open, Read, Reading, Sampling
 from headscope.generation import check_sampling
-from headscope.generation.choose_token import (
-    distribution,
-    probabilities_of,
-)
+from headscope.generation.choose_token import distribution, probabilities_of
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
 from headscope.trained import TrainedModel
@@ -111,7 +106,7 @@ class Reader:
     def read(self, request: Read) -> dict[str, Any]:
         """What a model makes of a text, as docs/explore.md explains. Raises UserError if the
         request does not fit the model."""
-        check(request)
+        check_sampling(max_new_tokens=0, **request.options())
         chosen, text, reading = self.forward(request)
         model, position = reading.model, reading.position(request.position)
         logits = model.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
@@ -131,8 +126,8 @@ class Reader:
             exact=request.layers,
             label_of=chosen.labels.__getitem__,
         )
-        loss, written = reading.loss(), chosen.loaded.tokenizer.decode(text.every)
-        run = shown_run("", [found], loss_curve([reading.step], [loss]))
+        written = chosen.loaded.tokenizer.decode(text.every)
+        run = shown_run("", [found], [reading.loss()])
         return {
             "history": run["history"],
             "parts": {key: b64encode(part).decode() for key, part in run["parts"].items()},
@@ -140,7 +135,7 @@ class Reader:
             "same": encode(chosen.loaded, written, None).every == text.every,
             "ids": text.every,
             "unknown": text.unknown,
-            "loss": loss,
+            "loss": reading.loss(),
             "position": position,
             "target": chosen.named(target),
             **likely(chosen, logits, request, request.also),
@@ -160,13 +155,12 @@ class Reader:
             reading = chosen.loaded.read(text.tokens, begun=whole)
         if kept and not request.mean:  # the mean over a text depends on all of it
             before = next(reversed(kept))
+            equal = takewhile(lambda pair: pair[0] == pair[1], zip(before[0], key[0], strict=False))
             if before[1:] == key[1:]:
-                pairs = zip(before[0], key[0], strict=False)
-                equal = takewhile(lambda pair: pair[0] == pair[1], pairs)
                 reading.known_losses = kept[before].losses[: max(0, len([*equal]) - 1)]
         kept[key] = reading
-        while len(kept) > 1 and (
-            len(kept) > KEPT or sum(reading.nbytes for reading in kept.values()) > KEPT_BYTES
+        while len(kept) > KEPT or (
+            len(kept) > 1 and sum(each.nbytes for each in kept.values()) > KEPT_BYTES
         ):
             kept.popitem(last=False)
         return chosen, text, kept[key]
@@ -183,7 +177,7 @@ def likely(
     """`next`: the most likely tokens by logits (V,) and the tokens `also`, with their probabilities
     before and after temperature, top_k and top_p. `removed` is the probability of all tokens that
     these remove, at this temperature, or at 1 if it is 0."""
-    sampled = distribution(logits[None], **sampling_of(sampling))[0]
+    sampled = distribution(logits[None], **sampling.options())[0]
     probabilities = logits.softmax(dim=-1)
     scaled = probabilities_of(logits, sampling.temperature or 1.0)
     return {
@@ -195,11 +189,3 @@ def likely(
         ],
         "removed": float(scaled[sampled == 0].sum()),
     }
-
-
-def sampling_of(request: Sampling) -> dict[str, Any]:
-    return {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}
-
-
-def check(request: Sampling) -> None:
-    check_sampling(max_new_tokens=0, **sampling_of(request))

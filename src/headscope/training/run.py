@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from headscope.analysis.snapshots import heads_header
 from headscope.config.own_parts import own_code
 from headscope.config.parts import defaults_in_conf
 from headscope.data.machine import keep_freed_memory
@@ -133,7 +132,7 @@ def _fit(run: Run) -> dict[str, Any]:
         measured = measure_checkpoints(
             run.folder / "checkpoints", run.data.store.validation, device, watch.thresholds
         )
-        headers = {step: heads_header(each) for step, each in measured.items()}
+        headers = {step: each.header() for step, each in measured.items()}
         for writer in tensorboard_writers(trainer) if headers else []:
             add_snapshot(writer, HEADS, [compact_json(headers).encode()], steps)
     final = {f"final/{name}": value for name, value in losses.items() if value is not None}

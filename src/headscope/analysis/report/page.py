@@ -4,7 +4,7 @@ run.
 Shapes: L layers, H heads per layer, T tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headscope.analysis.activations import Activations
@@ -31,17 +31,17 @@ def page_of(
 ) -> str:
     """The text of attention.html, named after `reading`, with these snapshots in the order of their
     steps, and the loss on the text of each."""
-    steps = [each.header["step"] for each in snapshots]
-    run = shown_run(reading.name, snapshots, loss_curve(steps, losses))
+    run = shown_run(reading.name, snapshots, losses)
     return attention_page(title=f"{reading.name}, step {reading.step:,}", runs=[run])
 
 
-def loss_curve(steps: Sequence[int], losses: Sequence[float | None]) -> dict[str, Any]:
-    return {"name": "loss on this text", "steps": steps, "values": losses}
-
-
-def shown_run(name: str, snapshots: Sequence[Snapshot], loss: Mapping[str, Any]) -> dict[str, Any]:
-    """A run for `attention_page`, with these snapshots in the order of their steps."""
+def shown_run(
+    name: str, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
+) -> dict[str, Any]:
+    """A run for `attention_page`, with these snapshots in the order of their steps, and the loss on
+    the text of each."""
+    steps = [each.header["step"] for each in snapshots]
+    loss = {"name": "loss on this text", "steps": steps, "values": losses}
     headers, keys, parts = [], [], {}
     for step, found in enumerate(snapshots):
         at = f" at {step}" if len(snapshots) > 1 else ""

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headscope.analysis.activations import snapshot_of
 from headscope.analysis.circuits import WEIGHT_METRICS
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_outputs import Head
@@ -37,7 +38,6 @@ from headscope.analysis.report.tables import (
     push_rows,
     with_uniform,
 )
-from headscope.analysis.snapshots import snapshot_of
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 

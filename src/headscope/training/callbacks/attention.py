@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from lightning.pytorch import Trainer
 
-from headscope.analysis.activations import Activations
+from headscope.analysis.activations import Activations, snapshot_of
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
-from headscope.analysis.snapshots import snapshot_of
 from headscope.config.parse import Count, NonNegative
 from headscope.data.store import TokenStore
 from headscope.data.windows import first_passage
