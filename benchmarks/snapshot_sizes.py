@@ -10,7 +10,6 @@ import json
 import numpy as np
 import torch
 
-from headscope.analysis.activations import snapshot_of
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
 from headscope.data.tokenizer import Tokenizer
@@ -58,7 +57,7 @@ def size_of(layers: int, heads: int, width: int, length: int, vocabulary: int) -
     kept = tokens_within(LIMIT, layers=layers, heads=heads, tokens=length, vocabulary=labels)
     tokens = torch.randint(vocabulary, (kept,))
     reading = Reading(model, tokens, tokenizer)
-    found = snapshot_of(reading, measure_heads(model, tokens[None]), text_tokens=length)
+    found = reading.snapshot(measure_heads(model, tokens[None]))
     parts = [len(part) for part in found.blobs()]  # the header, the thumbnails, the weights, ...
     every, maps = sum(parts), sum(parts[1 : layers + 2])
     return {

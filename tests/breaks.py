@@ -524,10 +524,10 @@ tensorboard/event_data.py
 - key=lambda run: (-started.get(run, 0), run)
 + key=lambda run: run
 > tab/test_tab_in_browser.py::test_the_tab_shows_all_steps_of_every_run
-analysis/snapshots.py
+analysis/head_statistics.py
 # the ablation is not in the page
-- {**(more_metrics or {}), **statistics.metrics}
-+ {**statistics.metrics}
+- {**(more_metrics or {}), **self.metrics}
++ {**self.metrics}
 > analysis/report/test_report_numbers.py::test_the_event_file_shows_the_report_in_the_tab
 viewer/static/grid.js
 # switched heads look like the others

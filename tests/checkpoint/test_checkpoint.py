@@ -15,7 +15,6 @@ from viewer_data import decoded
 
 import headscope
 from headscope import checkpoint, trained
-from headscope.analysis.activations import snapshot_of
 from headscope.checkpoint import pick_device
 from headscope.config.parts import Part
 from headscope.data.own_files import TextFiles
@@ -150,7 +149,7 @@ def loaded(tmp_path_factory):
 def test_the_first_tokens_of_a_reading_are_shown_like_a_reading_of_them(loaded):
     whole, alone = loaded.read("We the"), loaded.read("We ")
     assert whole.loss(3) == pytest.approx(alone.loss())
-    found = [snapshot_of(each, whole.statistics, shown=3) for each in (whole, alone)]
+    found = [each.snapshot(whole.statistics, 3) for each in (whole, alone)]
     assert found[0].header["labels"] == found[1].header["labels"] == alone.labels
     assert [each.header["text_tokens"] for each in found] == [6, 3]
     ours, theirs = (decoded(each.header, each.parts) for each in found)

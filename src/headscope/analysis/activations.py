@@ -1,5 +1,5 @@
-"""What a forward pass computes on a text, what the model predicts layer by layer and head by head,
-and the snapshot of both for the pages.
+"""What a forward pass computes on a text, and what the model predicts, layer by layer and head by
+head.
 
 Shapes: B batch, L layers, H heads, D head_dim, T tokens, C embed_dim, V vocab_size, N positions, P
 listed tokens.
@@ -17,8 +17,6 @@ from torch import Tensor
 
 from headscope.analysis.direct_effects import fold_into, norm_scale
 from headscope.analysis.head_outputs import output_bias, output_matrices
-from headscope.analysis.head_statistics import HeadStatistics
-from headscope.analysis.metrics import colour_scales
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -26,7 +24,7 @@ from headscope.nn.capture import ForwardPass, capture
 from headscope.nn.checks import check_finite
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
-from headscope.viewer.snapshot import LISTED, Predictions, Snapshot, json_numbers, snapshot
+from headscope.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
 
 ROWS = 256
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""
@@ -179,6 +177,20 @@ class Activations:
         losses = self.losses.detach()[..., : after.size(-1)][counted]
         return float(losses.mean()) if counted.any() else None
 
+    def header(self, length: int | None = None) -> dict[str, Any]:
+        """The entries of a snapshot's header that describe the first `length` tokens."""
+        length = length or len(self.tokens)
+        return {
+            "step": self.step,
+            "labels": self.labels[:length],
+            "text_tokens": len(self.tokens),
+            "losses": json_numbers(self.losses[: length - 1].tolist()),
+        }
+
+    def weights(self, length: int | None = None) -> Floats:
+        """`attention` of the first `length` tokens as an array."""
+        return self.attention[..., :length, :length].detach().float().cpu().numpy()
+
     def targets(self, length: int | None = None) -> dict[int, int]:
         """For each of the first `length` positions the token that follows, and for the last of
         them the most likely token."""
@@ -207,7 +219,7 @@ def predict(
     reading: Activations,
     targets: Mapping[int, int],
     *,
-    count: int,
+    count: int = LISTED,
     layers: Sequence[int] | None = None,
 ) -> Predictions:
     """What the model predicts at the positions `targets`, with `count` tokens at each place, and
@@ -282,42 +294,3 @@ def in_chunks(
         for chunk, of_chunk in zip(rows.split(ROWS), expanded.split(ROWS), strict=True)
     ]
     return [torch.cat(parts) for parts in zip(*taken, strict=True)]
-
-
-def snapshot_of(
-    reading: Activations,
-    statistics: HeadStatistics,
-    *,
-    shown: int | None = None,
-    text_tokens: int | None = None,
-    more_metrics: Mapping[str, Tensor] | None = None,
-    switched: Sequence[str] = (),
-    targets: Mapping[int, int] | None = None,
-    count: int = LISTED,
-    exact: Sequence[int] | None = None,
-    label_of: Callable[[int], str] | None = None,
-) -> Snapshot:
-    """The snapshot of the first `shown` tokens of a reading, by default of all. `text_tokens` is
-    the number of tokens before the text was shortened, and `switched` the heads that are switched
-    off. `targets` and `count` are those of `predict`, `exact` and `label_of` those of `snapshot`.
-    """
-    tokens = shown or len(reading.tokens)
-    ends = colour_scales(statistics.metrics, statistics.tokens)
-    header = {
-        "step": reading.step,
-        "labels": reading.labels[:tokens],
-        "text_tokens": text_tokens or len(reading.tokens),
-        "losses": json_numbers(reading.losses[: tokens - 1].tolist()),
-        "switched": list(switched),
-        **statistics.header(more_metrics),
-        "uniform": {name: json_numbers([each])[0] for name, each in statistics.uniform.items()},
-        "ends": {name: json_numbers(pair) for name, pair in ends.items()},
-    }
-    found = predict(reading, targets or reading.targets(tokens), count=count, layers=exact)
-    return snapshot(
-        header,
-        reading.attention[..., :tokens, :tokens].detach().float().cpu().numpy(),
-        found,
-        label_of or reading.tokenizer.label,
-        exact,
-    )

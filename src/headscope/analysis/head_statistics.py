@@ -15,7 +15,7 @@ from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
-from headscope.analysis.metrics import METRICS, best_offset, offset_sums, uniform
+from headscope.analysis.metrics import METRICS, best_offset, colour_scales, offset_sums, uniform
 from headscope.analysis.repeats import (
     TEXTS,
     RepeatProbe,
@@ -68,6 +68,7 @@ class HeadStatistics:
         """The entries of a snapshot's header with the names and metrics of all heads.
         `more_metrics` (L, H) are metrics that these statistics lack."""
         metrics = {**(more_metrics or {}), **self.metrics}
+        ends = colour_scales(self.metrics, self.tokens)
         return {
             "measured_tokens": self.windows * self.tokens,
             "measured_on": self.source,
@@ -78,6 +79,8 @@ class HeadStatistics:
             "metrics": {
                 name: json_numbers(each.flatten().tolist()) for name, each in metrics.items()
             },
+            "uniform": {name: json_numbers([each])[0] for name, each in self.uniform.items()},
+            "ends": {name: json_numbers(each) for name, each in ends.items()},
         }
 
 

@@ -4,7 +4,7 @@ Shapes: L layers, H heads, T tokens, V vocab_size.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.analysis.activations import Activations, predict, snapshot_of
+from headscope.analysis.activations import Activations, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale, push_directions
 from headscope.analysis.head_outputs import parse_head
@@ -24,7 +24,7 @@ from headscope.analysis.tokens import classify_vocabulary
 from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.nn import Position
-from headscope.viewer.snapshot import LISTED, Predictions
+from headscope.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
 
 NOTEBOOK_BYTES = 2 * 2**20
 """Like `page.MAX_BYTES`, for a page in a notebook: the notebook's file contains every page that it
@@ -151,6 +151,25 @@ class Reading(Activations):
         targets = self.targets() if targets is None else targets
         return predict(self, targets, count=count, **options)
 
+    def snapshot(
+        self,
+        statistics: HeadStatistics,
+        length: int | None = None,
+        *,
+        more_metrics: Mapping[str, Tensor] | None = None,
+        switched: Sequence[str] = (),
+    ) -> Snapshot:
+        """The first `length` tokens for the pages, by default all of them. `more_metrics` (L, H)
+        are metrics that `statistics` lacks, and `switched` the heads that are switched off."""
+        header = {**self.header(length), **statistics.header(more_metrics)}
+        predictions = predict(self, self.targets(length))
+        return snapshot(
+            header | {"switched": [*switched]},
+            self.weights(length),
+            predictions,
+            self.tokenizer.label,
+        )
+
     def to_bertviz(self) -> tuple[tuple[Tensor, ...], list[str]]:
         """The arguments `attention` and `tokens` of BertViz's `head_view` and `model_view`: the
         weights (1, H, T, T) of each layer, and the labels of the tokens."""
@@ -180,4 +199,4 @@ class Reading(Activations):
         self._check_single()
         shown = shown_tokens(self, 1, max_bytes)
         statistics = self.stored() or self.statistics
-        return page_of(self, [snapshot_of(self, statistics, shown=shown)], [self.loss(shown)])
+        return page_of(self, [self.snapshot(statistics, shown)], [self.loss(shown)])

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from headscope.analysis.activations import snapshot_of
 from headscope.analysis.report.page import shown_run
 from headscope.explore.answers import Explorer, prompt_length
 from headscope.explore.models import OpenModel
@@ -48,7 +47,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
         reading = replace(reading, **given)
         chosen, _, found = explorer.forward(reading)
         switched = [*reading.zero, *reading.mean, *reading.half]
-        shown = snapshot_of(found, chosen.statistics, switched=switched)
+        shown = found.snapshot(chosen.statistics, switched=switched)
         runs.append(shown_run(described(chosen, reading), [shown], [found.loss()]))
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.activations import snapshot_of
+from headscope.analysis.activations import predict
 from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.reading import Reading as TextReading
 from headscope.analysis.report.page import shown_run
@@ -25,6 +25,7 @@ from headscope.generation.choose_token import distribution, probabilities_of
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
 from headscope.trained import TrainedModel
+from headscope.viewer.snapshot import snapshot
 
 TOP = 10
 """The number of tokens that are listed after a position."""
@@ -117,15 +118,11 @@ class Reader:
         token_ids([target, *request.also], model.vocab_size)
         if not set(request.layers) <= set(range(len(model.blocks))):
             raise UserError(f"layers: there is no such layer; name 0 to {len(model.blocks) - 1}")
-        found = snapshot_of(
-            reading,
-            chosen.statistics,
-            switched=[*request.zero, *request.mean, *request.half],
-            targets={position: target},
-            count=TOP,
-            exact=request.layers,
-            label_of=chosen.labels.__getitem__,
-        )
+        switched = [*request.zero, *request.mean, *request.half]
+        header = {**reading.header(), **chosen.statistics.header(), "switched": switched}
+        predictions = predict(reading, {position: target}, count=TOP, layers=request.layers)
+        label_of = chosen.labels.__getitem__
+        found = snapshot(header, reading.weights(), predictions, label_of, request.layers)
         written = chosen.loaded.tokenizer.decode(text.every)
         run = shown_run("", [found], [reading.loss()])
         return {

@@ -124,6 +124,7 @@ def snapshot(
             "format": FORMAT,
             "layers": layers,
             "heads": heads,
+            "switched": [],
             **header,
             "labels": labels,
             "next": json_numbers(target),

@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headscope.analysis.activations import snapshot_of
 from headscope.analysis.circuits import WEIGHT_METRICS
 from headscope.analysis.diversity import jensen_shannon
 from headscope.analysis.head_outputs import Head
@@ -152,7 +151,7 @@ def write_report(
         same = stored is loaded
         found = reading if same else stored.read(reading.tokens.tolist())
         more = ablated if same else {}
-        snapshots[stored.step] = snapshot_of(found, of_step, shown=shown, more_metrics=more)
+        snapshots[stored.step] = found.snapshot(of_step, shown, more_metrics=more)
         losses.append(found.loss(shown))
     texts["attention.html"] = page_of(reading, list(snapshots.values()), losses)
     if statistics_over_steps:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from lightning.pytorch import Trainer
 
-from headscope.analysis.activations import Activations, snapshot_of
+from headscope.analysis.activations import Activations, predict
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
 from headscope.config.parse import Count, NonNegative
 from headscope.data.store import TokenStore
@@ -27,7 +27,7 @@ from headscope.training.callbacks.steps import (
 from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
 from headscope.training.module import LanguageModel
 from headscope.viewer import MAX_STEPS, SNAPSHOTS
-from headscope.viewer.snapshot import tokens_within
+from headscope.viewer.snapshot import snapshot, tokens_within
 
 MEGABYTE = 10**6
 
@@ -132,11 +132,10 @@ class AttentionLog(StepCallback):
             return
         reading = Activations(model, self.probe.tokens, self.tokenizer, step=step)
         if with_snapshot:
-            options: Any = {
-                "text_tokens": self.probe.whole,
-                "label_of": self.vocabulary.__getitem__,
-            }
-            blobs = snapshot_of(reading, statistics, **options).blobs()
+            header = {**reading.header(), **statistics.header(), "text_tokens": self.probe.whole}
+            predictions = predict(reading, reading.targets())
+            label_of = self.vocabulary.__getitem__
+            blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
             size = sum(map(len, blobs))
             later = sum(each > step for each in self.snapshot_steps)
             if planned or self.logged_bytes + size * (1 + later) <= self.run_bytes:
