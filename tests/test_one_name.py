@@ -89,6 +89,15 @@ def test_names_follow_the_thresholds_and_the_weights(script, speeches):
         assert Models(str(copy), None, "cpu").get("this").statistics.source.endswith("wrote")
 
 
+def test_explore_the_tab_and_the_report_use_the_thresholds_of_the_run(script, speeches):
+    script("train", *WORDS, "trainer.max_steps=3", "callbacks.heads.thresholds.even=0.001")
+    last = CHECKPOINTS / "last.safetensors"
+    tab = in_tab(RUN)[3]
+    assert "global" in tab  # untrained heads have no name by the default thresholds
+    assert in_explore(last) == tab == in_report(script, last)
+    assert "global" not in in_report(script, last, "thresholds.even=1")
+
+
 def test_plain_callbacks_measure_nothing(script, speeches):
     plain = ("callbacks.attention.steps=0", "callbacks.samples.max_new_tokens=0")
     script("train", *WORDS, "callbacks=plain", *plain, "trainer.max_steps=2")

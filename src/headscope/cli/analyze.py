@@ -53,6 +53,7 @@ def analyze(
     from rich.console import Console
     from rich.progress import track
 
+    from headscope.analysis.head_types import Thresholds
     from headscope.analysis.patching import patch_texts
     from headscope.analysis.report.console import print_report
     from headscope.analysis.report.inputs import Ablation, ReportInput
@@ -91,12 +92,13 @@ def analyze(
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     named = build_part(thresholds, "thresholds")
+    changed = None if named == Thresholds() else named  # otherwise, those of the run
     same_windows = text is None and windows is None
     statistics, effects = write_report(
         report,
         folder,
         thresholds=named,
-        known=lambda model: model.stored_statistics(named) if same_windows else None,
+        known=lambda model: model.stored_statistics(changed) if same_windows else None,
         ablation=removal,
         patching=patching,
         pair=pair,

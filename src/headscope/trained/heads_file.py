@@ -47,10 +47,11 @@ def entry_of(statistics: HeadStatistics) -> dict[str, Any]:
 def statistics_of(
     entry: Any, model: GPT, thresholds: Thresholds | None = None
 ) -> HeadStatistics | None:
-    """The statistics in an entry, with the names that these thresholds give. None if it does not
-    fit the model."""
+    """The statistics in an entry, with the names that `thresholds` give, by default those of the
+    run. None if it does not fit the model."""
     shape = (len(model.attentions), model.attentions[0].heads)
     try:
+        thresholds = thresholds or Thresholds(**entry["thresholds"])
         metrics = {
             str(name): torch.tensor(each, dtype=torch.float32).view(shape)
             for name, each in entry["metrics"].items()

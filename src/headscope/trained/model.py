@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,8 +124,9 @@ class TrainedModel:
         return reading
 
     def stored_statistics(self, thresholds: Thresholds | None = None) -> HeadStatistics | None:
-        """The metrics of the heads that were measured when the run ended, with the names that these
-        thresholds give. None if they were not measured, or on other weights."""
+        """The metrics of the heads that were measured when the run ended, with the names that
+        `thresholds` give, by default those of the run. None if they were not measured, or on other
+        weights."""
         return statistics_of(entries_in(self.path.parent).get(self.digest), self.model, thresholds)
 
     def generate(
@@ -349,6 +350,7 @@ def measure_checkpoints(
             kinds = kinds or classify_vocabulary(loaded.tokenizer, validation)
             windows = spread_windows(validation, length=loaded.model.block_size)
             entry = entry_of(measure_heads(loaded.model, windows, source=source, kinds=kinds))
+        entry["thresholds"] = asdict(thresholds or Thresholds())
         entries[loaded.digest] = entry
         if statistics := statistics_of(entry, loaded.model, thresholds):
             found[loaded.step] = statistics
