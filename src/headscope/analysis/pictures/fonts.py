@@ -1,7 +1,6 @@
 """Chooses an installed font for each character, and makes labels that these fonts can draw.
 
-The first choice is DejaVu Sans, which is part of matplotlib. The system's fonts are searched only
-when a text has a character that DejaVu Sans lacks.
+The first choice is DejaVu Sans, which is part of matplotlib.
 """
 
 import re
@@ -117,9 +116,3 @@ def _drawable(character: str) -> str:
     if family_for(character) and len(marks) <= MOST_MARKS:
         return character
     return (base if family_for(base) else code_point(base)) + "".join(map(code_point, marks))
-
-
-def stacked(label: str) -> str:
-    """Write a label from `picture_label` vertically, with one character per line."""
-    characters = split_characters(label)
-    return "\n".join("\n".join(each) if each.startswith("U+") else each for each in characters)
