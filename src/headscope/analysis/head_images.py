@@ -1,8 +1,6 @@
 """Draws the attention of all heads of a layer as one small image, for TensorBoard.
 
 This is done during training, so it must be fast: numpy and a palette, no figure and no text.
-
-Shapes: H heads, T tokens.
 """
 
 import math

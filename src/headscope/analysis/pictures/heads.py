@@ -1,4 +1,4 @@
-"""Attention maps, and charts of the metrics of heads, their changes and their similarity.
+"""Attention maps, charts of the metrics of heads, and pictures of position encodings.
 
 Shapes: S checkpoints, L layers, H heads per layer, N = L * H heads of the model, T tokens.
 """
@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 
 import numpy as np
-from matplotlib.axes import Axes
+import torch
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.colors import Normalize, PowerNorm, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from headscope.analysis.pictures.fonts import picture_label, readable
+from headscope import nn
 from headscope.analysis.pictures.sheet import (
-    GREY,
     ORANGE,
     SMALL,
     TEXT,
@@ -28,21 +28,21 @@ from headscope.analysis.pictures.sheet import (
     limits,
     line_style,
     numbers,
+    picture_label,
 )
 from headscope.data.labels import reads_down, split_characters
 from headscope.errors import UserError
 
+Texts = Sequence[str]
 FEW = 12
 """Maps of up to this many tokens have wide cells, with numbers in them and horizontal labels. The
 maps of four heads then have the shape of a slide."""
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 
-def attention_maps(
-    weights: Tensor, labels: Sequence[str], *, title: str, causal: bool = True
-) -> Figure:
+def attention_maps(weights: Tensor, labels: Texts, *, title: str, causal: bool = True) -> Figure:
     """Draw the attention maps of all heads of one layer, from weights (H, T, T). `labels` are the
-    texts of the T tokens. If `causal`, the future (above the diagonal) is white. The square-root
+    texts of the T tokens. If `causal`, the future (above the diagonal) is grey. The square-root
     colour scale makes small weights visible. Raises UserError if there is no head or no token, or
     if the shape or the labels do not match."""
     scale = PowerNorm(0.5, vmin=0, vmax=1)
@@ -78,50 +78,35 @@ def draw_maps(
         panel.set(xticks=[], yticks=[])
         image = sheet.heatmap(panel, f"head {head}", shown[head], scale)
         if head % columns == 0:
-            name_queries(panel, labels, height)
+            name_cells(panel.yaxis, labels, height, math.inf)
+            panel.set_ylabel("query: the token that looks")
         if head + columns >= count:
-            name_keys(panel, labels, width, wide=tokens <= FEW)
+            name_cells(panel.xaxis, labels, width, width if tokens <= FEW else 0)
+            panel.set_xlabel("key: the token it looks at")
         if tokens <= FEW:
             sheet.write(image, np.where(future, "", numbers(maps[head])), width)
-        if causal:
-            # Draw a border around the past: a bias of zero is as white as the future.
-            panel.set_autoscale_on(False)
-            edges = np.arange(tokens + 1) - 0.5
-            panel.stairs(edges[:-1], edges, baseline=None, color=GREY, linewidth=0.6)
-            panel.spines[["left", "bottom"]].set(visible=True, color=GREY, linewidth=0.6)
+        panel.set_facecolor("#f2f2f2")  # a bias of zero is white
         if head == min(columns, count) - 1:
             sheet.bar(image, unit, ticks)
     return sheet.finish()
 
 
-def name_queries(panel: Axes, labels: Sequence[str], cell: float) -> None:
-    places, texts, size = labels_in(labels, cell)
-    panel.set_yticks(places, texts, **font_for(size, *texts))
-    panel.set_ylabel("query: the token that looks")
-
-
-def name_keys(panel: Axes, labels: Sequence[str], cell: float, *, wide: bool) -> None:
-    """Label the keys. In narrow cells, labels are rotated, except labels with a Chinese character:
-    their characters are written below one another."""
-    places, texts, size = labels_in(labels, cell)
-    upright = [wide or reads_down(text) for text in texts]
-    for number, text in enumerate(texts):
-        if upright[number]:
-            whole = split_characters(text)
-            pieces = chain(*([*each] if each.startswith("U+") else [each] for each in whole))
-            texts[number] = joined([*pieces], cell if wide else 0, size)
-    panel.set_xticks(places, texts, linespacing=1, **font_for(size, *texts))
-    for tick, is_upright in zip(panel.get_xticklabels(), upright, strict=True):
-        tick.set_rotation(0 if is_upright else 90)
-    panel.set_xlabel("key: the token it looks at")
-
-
-def labels_in(labels: Sequence[str], cell: float) -> tuple[range, list[str], float]:
-    """The labels of cells with this width or height in points: their places, texts and font size.
-    If there is little room, only every n-th token has a label."""
+def name_cells(axis: XAxis | YAxis, labels: Sequence[str], cell: float, width: float) -> None:
+    """Label cells that are `cell` points apart. Labels are wider than `width` points only if one
+    character is. If `width` is 0, labels without a Chinese character are rotated instead. If there
+    is little room, only every n-th token has a label."""
     size = min(TEXT, max(7.5, cell - 1))
     every = math.ceil((size + 0.5) / cell)
-    return range(0, len(labels), every), [picture_label(each) for each in labels[::every]], size
+    texts, angles = [], []
+    for text in map(picture_label, labels[::every]):
+        upright = width > 0 or reads_down(text)
+        codes = ([*each] if each.startswith("U+") else [each] for each in split_characters(text))
+        texts.append(joined([*chain(*codes)], width, size) if upright else text)
+        angles.append(0 if upright else 90)
+    font = font_for(size, *texts)
+    axis.set_ticks(range(0, len(labels), every), texts, linespacing=1, **font)
+    for tick, angle in zip(axis.get_ticklabels(), angles, strict=True):
+        tick.set_rotation(angle)
 
 
 def changes_of_heads(values: Tensor | Mapping[str, Tensor], *, title: str, label: str) -> Figure:
@@ -133,8 +118,8 @@ def changes_of_heads(values: Tensor | Mapping[str, Tensor], *, title: str, label
     """
     every = values if isinstance(values, Mapping) else {"": values}
     cells = {f"{name} {label}".strip(): array(each) for name, each in every.items()}
-    together = np.concatenate([each.ravel() for each in cells.values()])
-    sizes = np.abs(together[np.isfinite(together)])
+    sizes = np.abs([*cells.values()])
+    sizes = sizes[np.isfinite(sizes)]
     most = float(sizes.max(initial=0)) or 1.0
     linear = max(float(np.median(sizes)), most / 1000) if sizes.size else most
     scale = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
@@ -156,9 +141,8 @@ def patching_of_heads(denoising: Tensor, noising: Tensor, *, title: str) -> Figu
     effects = np.abs([array(denoising), array(noising) - 1])
     most = max(1.0, float(effects[np.isfinite(effects)].max(initial=0)))
     scales = [Normalize(-most, most), Normalize(1 - most, 1 + most)]
-    sheet, images = draw_tables(
-        title, panels, scales, "z.2f", columns=2, colours=["RdBu_r", "RdBu"]
-    )
+    colours = ["RdBu_r", "RdBu"]
+    sheet, images = draw_tables(title, panels, scales, "z.2f", columns=2, colours=colours)
     for image in images:
         sheet.bar(image, "score")
     return sheet.finish()
@@ -200,7 +184,7 @@ def draw_tables(
     form: str = "",
     width: float = 280,
     columns: int = 0,
-    colours: Sequence[str] | None = None,
+    colours: Sequence[str] = (),
 ) -> tuple[Sheet, list[AxesImage]]:
     """Draw heatmaps that are at least `width` points wide, with a number in each of their `cells`
     (L, H). Each has its name and its colour scale."""
@@ -223,9 +207,7 @@ def draw_tables(
     return sheet, images
 
 
-def similarity_matrix(
-    similarity: Tensor, names: Sequence[str], *, title: str, label: str = ""
-) -> Figure:
+def similarity_matrix(similarity: Tensor, names: Texts, *, title: str, label: str = "") -> Figure:
     """Draw the similarities (N, N) of heads with `names` such as L0H1. Lines separate the layers.
     The colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if
     any absolute value is above 1."""
@@ -238,11 +220,8 @@ def similarity_matrix(
     cell = max(3, min(30, 560 // count)) if count > 6 else 240 / count
     sheet = Sheet(1, 1, cell * count, cell * count, title)
     [panel] = sheet.panels
-    step = math.ceil((SMALL + 1) / cell)
-    texts = [readable(name) for name in names[::step]]
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.set_ticks(range(0, count, step), texts, **font_for(SMALL, *texts))
-    panel.tick_params(axis="x", rotation=90)
+    name_cells(panel.xaxis, names, cell, 0)
+    name_cells(panel.yaxis, names, cell, math.inf)
     image = sheet.heatmap(panel, label, cells, scale)
     if count <= 16:
         sheet.write(image, numbers(cells), cell)
@@ -261,10 +240,10 @@ def history(steps: Sequence[int], metrics: Mapping[str, Tensor], *, title: str) 
     positive = [step for step in steps if step > 0]
     early = len(positive) > 2 and np.median(positive) < max(positive) / 4
     for panel, (name, values) in zip(sheet.panels, metrics.items(), strict=True):
-        lines = []
-        for layer, of_heads in enumerate(array(values).swapaxes(0, 1)):
-            look = line_style(layer, len(steps))
-            lines.append(panel.plot(steps, of_heads, label=f"layer {layer}", **look)[0])
+        lines = [
+            panel.plot(steps, heads, label=f"layer {layer}", **line_style(layer, len(steps)))[0]
+            for layer, heads in enumerate(array(values).swapaxes(0, 1))
+        ]
         sheet.ticked(panel, "training step (logarithmic)" if early else "training step", "")
         if early:
             panel.set_xscale("symlog", linthresh=min(positive), linscale=0.4)  # can show step 0
@@ -273,3 +252,80 @@ def history(steps: Sequence[int], metrics: Mapping[str, Tensor], *, title: str) 
         sheet.name(panel, name)
     sheet.legend(lines, "one line per head")
     return sheet.finish()
+
+
+@torch.no_grad()
+def position_picture(position: nn.Position) -> Figure | None:
+    """Draw a picture of the position encoding. Returns None for `NoPosition` and for types of
+    encodings that are not headscope's.
+
+    The picture of a table also shows the cosine similarity of each pair of positions. Biases are
+    drawn by distance, or as a map if they depend on more than the distance (`HeadBias`). For
+    `Rotary`, the picture shows the cosines of the rotation angles and a score by distance.
+    """
+    size = position.block_size
+    sheet = Sheet(2, 2, 300, 230, f"Position encoding {type(position).__name__}")
+    match position:
+        case nn.HeadBias():
+            return bias_map(position, size, causal=True)
+        case nn.Alibi() | nn.Relative():
+            added = position.bias(size, size)[:, -1].flip(-1)  # (H, T): of the last query
+            curves(sheet, 0, "Bias added to the score of a key", added, "bias")
+            weights = added.softmax(-1)
+            curves(sheet, 1, "Attention weights if all scores were equal", weights, "weight")
+        case nn.Rotary():
+            caption = "Cosine of the angle that rotates a pair of dimensions of queries and keys"
+            image(sheet, 0, caption, array(position.cos).T, "pair of dimensions")
+            ones = torch.ones(1, 1, size, position.head_dim, device=position.cos.device)
+            q, k = position.rotate(ones[:, :, -1:], ones)
+            score = (q @ k.transpose(-2, -1))[0, 0].flip(-1) / position.head_dim  # (1, T)
+            caption = "q · R(distance) k / head_dim, where q and k are all ones"
+            curves(sheet, 1, caption, score, "score, 1 at distance 0")
+        case nn.Learned() | nn.Sinusoidal() | nn.Digits() | nn.Index() | nn.Normalized():
+            zeros = torch.zeros(1, size, position.embed_dim)
+            device = next(chain(position.parameters(), position.buffers(), [zeros])).device
+            table = array(position(zeros.to(device))[0])  # (T, C)
+            used = table[:, : max(1, int(np.count_nonzero(table.any(axis=0))))]
+            rest = f" (0 from dimension {used.shape[1]} on)" if used.shape < table.shape else ""
+            image(sheet, 0, f"Table added to the embeddings{rest}", used.T, "dimension")
+            with np.errstate(invalid="ignore"):  # 0 / 0 is NaN for a vector of zeros
+                vectors = table / np.linalg.norm(table, axis=1, keepdims=True)
+            cosine = vectors @ vectors.T
+            note = "; none for position 0, which is zero" if np.isnan(cosine).any() else ""
+            image(sheet, 1, f"Cosine similarity of two positions{note}", cosine, "position")
+        case _:
+            return None
+    return sheet.finish()
+
+
+@torch.no_grad()
+def bias_map(position: nn.Position, tokens: int, *, causal: bool = False) -> Figure:
+    """Draw one map per head of the bias that `position` adds to the scores of `tokens` positions.
+    If `causal`, the future (above the diagonal) is grey. Raises UserError when the encoding has
+    no bias, or when `tokens` exceeds its `block_size`."""
+    bias = position.bias(tokens, tokens)  # (1 or H, T, T)
+    name = type(position).__name__
+    if bias is None:
+        raise UserError(f"{name} adds no bias to scores: bias_map draws Alibi, Relative, HeadBias")
+    title = f"{name}: bias of the scores, keys before {'' if causal else 'and after '}the query"
+    return draw_maps(array(bias), [*map(str, range(tokens))], title, "bias", causal)
+
+
+def image(sheet: Sheet, number: int, caption: str, values: np.ndarray, down: str) -> None:
+    """Draw values (down, position) in panel `number`."""
+    sheet.ticked(sheet.panels[number], "position", down, axis="both")
+    below = np.nanmin(values, initial=0) < -1e-6  # ignores rounding errors of a cosine
+    norm = Normalize(*limits(values, diverging=bool(below)))
+    sheet.bar(sheet.heatmap(sheet.panels[number], caption, values, norm))
+
+
+def curves(sheet: Sheet, number: int, caption: str, values: Tensor, down: str) -> None:
+    """Draw values (heads, distances) in panel `number`, one line per head."""
+    panel = sheet.panels[number]
+    for head, line in enumerate(array(values)):
+        panel.plot(line, label=f"head {head}", **line_style(head, len(line)))
+    sheet.ticked(panel, "distance, in tokens (key before query)", down)
+    sheet.name(panel, caption)
+    if len(values) > 1:
+        size = min(SMALL, sheet.panel_size[1] / len(values) / 1.6)
+        panel.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=size)

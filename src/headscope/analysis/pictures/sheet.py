@@ -1,34 +1,60 @@
-"""The parts that all pictures share: colours, a grid of panels, heatmaps and wrapped text.
+"""The parts that all pictures share: colours, fonts, a grid of panels, heatmaps and wrapped text.
 
 matplotlib's constrained layout makes room for all labels. Sizes are in points.
 """
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager, get_font
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Affine2D, ScaledTranslation, blended_transform_factory
 from torch import Tensor
 
-from headscope.analysis.pictures.fonts import font_properties, readable
+from headscope.data.labels import EMPTY, code_point, split_characters, visible_characters
 from headscope.errors import UserError
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
 """The palette of Okabe and Ito for colour-blind readers, without the yellow colour."""
 BLUE, ORANGE, GREY = COLOURS[0], COLOURS[3], "#666666"
+Which = Literal["x", "both"]
 DPI = 144
 TITLE, TEXT, SMALL = 14, 10, 8.5
 EDGE, NARROWEST = 8, 300
+LABEL_LENGTH = 10
+MOST_MARKS = 8  # combining marks on one character; more would cover the line above
+FIRST = "DejaVu Sans"
+FALLBACKS = (
+    # Fonts for Chinese and for Japanese kana; most also contain Korean hangul. In Noto Sans CJK,
+    # matplotlib before 3.11 reads only the Japanese font.
+    *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Noto Sans CJK JP"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback"),
+    *("PingFang SC", "Hiragino Sans GB", "Heiti SC", "Heiti TC", "STHeiti"),
+    *("Microsoft YaHei", "SimHei", "SimSun", "Microsoft JhengHei"),
+    *("Hiragino Sans", "Yu Gothic", "MS Gothic", "Noto Sans JP"),
+    *("Apple SD Gothic Neo", "Malgun Gothic", "NanumGothic", "Noto Sans KR"),
+    # Fonts for other scripts that DejaVu Sans lacks.
+    *("Noto Sans Devanagari", "Lohit Devanagari", "Kohinoor Devanagari", "Nirmala UI"),
+    *("Noto Sans Thai", "Loma", "Thonburi", "Leelawadee UI", "Tahoma"),
+    *("FreeSans", "Arial Unicode MS"),
+    # Emoji fonts with outlines, because matplotlib cannot scale bitmap fonts.
+    *("Noto Emoji", "Symbola", "Segoe UI Emoji"),
+)
+"""Font families for the characters that DejaVu Sans lacks, in order of preference."""
+PLAIN: Any = dict.fromkeys(["style", "variant", "weight", "stretch"], "normal")
+"""Properties of every font. They override the defaults in a matplotlibrc file."""
 
 
 class Sheet:
@@ -73,8 +99,8 @@ class Sheet:
         return bar
 
     def legend(self, lines: Sequence[Line2D], title: str = "") -> None:
-        place = "outside lower left"
-        self.figure.legend(handles=lines, loc=place, title=title, ncols=4, frameon=False)
+        legend = self.figure.legend(handles=lines, loc="outside lower left", title=title, ncols=4)
+        legend.set_frame_on(False)
 
     def heatmap(
         self, panel: Axes, name: str, values: np.ndarray, norm: Normalize, colours: str = ""
@@ -102,12 +128,12 @@ class Sheet:
             text = image.axes.text(column, row, texts[row, column], color=ink, fontproperties=font)
             text.set(ha="center", va="center_baseline", in_layout=False)
 
-    def ticked(self, panel: Axes, across: str, down: str, whole: str = "x") -> None:
-        """Label both axes and set their ticks. The axes in `whole` have ticks only at integers."""
+    def ticked(self, panel: Axes, across: str, down: str, axis: Which = "x") -> None:
+        """Label both axes, and set their ticks: on `axis` only at integers."""
         plain_axes(panel)
-        for name, axis in {"x": panel.xaxis, "y": panel.yaxis}.items():
-            axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=name in whole))
-            axis.set_major_formatter("{x:.4g}")  # no common factor, such as 1e3, at the axis
+        panel.locator_params(axis, integer=True)
+        for each in (panel.xaxis, panel.yaxis):
+            each.set_major_formatter("{x:.4g}")  # no common factor, such as 1e3, at the axis
         panel.tick_params(length=3)
         panel.set(xlabel=across, ylabel=down)
 
@@ -192,3 +218,72 @@ def limits(values: np.ndarray, *, diverging: bool = False) -> tuple[float, float
         low, high = min(low, -high), max(-low, high)
     pad = 0.0 if low < high else 0.1 * abs(low) or 0.1
     return low - pad, high + pad
+
+
+@cache
+def family_for(character: str) -> str | None:
+    """The first font family that can draw a character with its combining marks, or None."""
+    if character.isascii() or _has_ink(_file_of(FIRST), character):
+        return FIRST
+    return next((name for name, file in fallbacks().items() if _has_ink(file, character)), None)
+
+
+def font_properties(size: float, texts: Iterable[str] = ()) -> FontProperties:
+    """DejaVu Sans and the font families that `texts` need, in a size in points."""
+    needed = set(map(family_for, split_characters("\n".join(texts))))
+    families = [FIRST, *(family for family in FALLBACKS if family in needed)]
+    return FontProperties(family=families, size=size, **PLAIN)
+
+
+@cache
+def fallbacks() -> dict[str, str]:
+    """The installed font families of FALLBACKS, each with its font file."""
+    # matplotlib caches its list of fonts on disk, so add the fonts that were installed later.
+    listed = {entry.fname for entry in fontManager.ttflist}
+    for file in set(findSystemFonts()) - listed:
+        with suppress(OSError, RuntimeError):  # skip files that FreeType cannot read
+            fontManager.addfont(file)
+    found = {}
+    for family in FALLBACKS:
+        entries = [entry for entry in fontManager.ttflist if entry.name == family]
+        if entries:
+            regular = min(entries, key=lambda entry: fontManager.score_weight(entry.weight, 400))
+            # Without this entry, matplotlib warns when a family has no font of weight 400.
+            fontManager.ttflist.append(replace(regular, weight=400))
+            found[family] = _file_of(family)
+    return found
+
+
+def _file_of(family: str) -> str:
+    return findfont(FontProperties(family=[family], **PLAIN))
+
+
+def _has_ink(file: str, character: str) -> bool:
+    font = get_font(file)
+    codes = [ord(each) for each in character]
+    return all(font.get_char_index(code) and font.load_char(code).height > 0 for code in codes)
+
+
+def picture_label(text: str) -> str:
+    """A label of a token, of at most LABEL_LENGTH + 1 characters. A character that is invisible or
+    has no font is replaced by its code point, such as U+4E2D."""
+    shown = split_characters("".join(map(_drawable, visible_characters(text))))
+    if len(shown) > LABEL_LENGTH + 1:
+        shown[LABEL_LENGTH:] = "…"
+    return "".join(shown) or EMPTY
+
+
+def readable(text: str) -> str:
+    """Replace the characters of a title or name that no font can draw. Keep spaces and newlines."""
+    return "".join(
+        word if word in ("", " ", "\n") else "".join(map(_drawable, visible_characters(word)))
+        for word in re.split("([ \n])", text)
+    )
+
+
+def _drawable(character: str) -> str:
+    """Replace a character, or only its combining marks, by code points if no font can draw it."""
+    base, marks = character[0], character[1:]
+    if family_for(character) and len(marks) <= MOST_MARKS:
+        return character
+    return (base if family_for(base) else code_point(base)) + "".join(map(code_point, marks))

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 from torch import Tensor
 
@@ -14,8 +15,7 @@ from headscope.analysis.report.inputs import AblationResult, ReportInput
 from headscope.analysis.report.page import shown_tokens
 from headscope.terminal import printable
 
-LISTED = 5
-"""How many of the most important heads to print."""
+LISTED = 5  # of the most important heads
 
 
 def print_report(
@@ -36,15 +36,14 @@ def print_report(
         print_gradients(ablation)
     if patching:
         print_patching(*patching)
-    tokens = len(report.reading.tokens)
-    if (shown := shown_tokens(report.reading, steps)) < tokens:
-        few = f"attention.html has the first {shown} of {tokens} tokens"
-        print(f"{few}: a larger page would be slow", file=sys.stderr)
+    say = partial(print, file=sys.stderr)
+    shown, tokens = shown_tokens(report.reading, steps), len(report.reading.tokens)
+    if shown < tokens:
+        say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
     if "induction" not in statistics.metrics:
-        small = "Induction is not measurable with this vocabulary or block_size"
-        print(f"{small}: see docs/glossary.md", file=sys.stderr)
-    measured = f"{statistics.windows} x {statistics.tokens} tokens"
-    print(f"Names and metrics are measured on {measured}", file=sys.stderr)
+        reason = "with this vocabulary or block_size: see docs/glossary.md"
+        say(f"Induction is not measurable {reason}")
+    say(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
 
 
 def print_ablation(result: AblationResult) -> None:

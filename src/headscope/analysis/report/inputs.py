@@ -82,12 +82,9 @@ class AblationResult:
     `loss` is the loss with all heads, in nats per token. `metrics` contains these metrics, each a
     tensor (L, H), if they were measured:
 
-    - `gradient_importance`, `loss_change_estimate`: estimated from gradients, in nats per token
-      (see `gradient_importance`).
-    - `loss_change`: the loss without the head minus the loss with all heads, in nats per token. A
-      positive value means that the head lowers the loss.
-    - `loss_change_error`: the standard error of `loss_change`.
-    - `bits_per_byte_change`: the same change in bits per byte.
+    - `gradient_importance`, `loss_change_estimate`: estimated from gradients, in nats per token.
+    - `loss_change`: the loss without the head minus the loss with all heads, in nats per token, and
+      `loss_change_error`, its standard error. `bits_per_byte_change`: the same in bits per byte.
     - `other_induction`: the largest metric `induction` of all other heads without the head.
     """
 
@@ -100,15 +97,12 @@ class AblationResult:
     def correlations(self) -> dict[str, float]:
         """Pearson's correlation, over all heads, of each estimate from gradients and the measured
         `loss_change`. NaN if one of them is missing, or the same for all heads."""
-        names = ("gradient_importance", "loss_change_estimate")
-        return dict(zip(names, map(self._correlation, names), strict=True))
-
-    def _correlation(self, name: str) -> float:
-        if not {name, "loss_change"} <= self.metrics.keys():
-            return math.nan
-        pair = [self.metrics[each].flatten().double() for each in (name, "loss_change")]
-        estimate, measured = (values - values.mean() for values in pair)
-        return float((estimate @ measured) / (estimate.norm() * measured.norm()))
+        names = ["gradient_importance", "loss_change_estimate"]
+        if not {*names, "loss_change"} <= self.metrics.keys():
+            return dict.fromkeys(names, math.nan)
+        columns = [self.metrics[name].flatten().double() for name in ("loss_change", *names)]
+        units = [(each - each.mean()) / (each - each.mean()).norm() for each in columns]
+        return {name: float(units[0] @ each) for name, each in zip(names, units[1:], strict=True)}
 
 
 def measure_ablation(

@@ -27,10 +27,8 @@ from headscope.nn import GPT
 from headscope.viewer.snapshot import Predictions
 
 Rows = list[dict[str, Any]]
-PAIRS = 5
-"""Number of pairs in the lists of the most and of the least similar pairs."""
-LabelOf = Callable[[int], str]
-"""Gives the label of a token of the vocabulary."""
+PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
+LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
 
 def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> dict[str, str]:
@@ -100,12 +98,9 @@ def summary(
         ],
     }
     if ablation:
-        content["ablation"] = {
-            "replace_by": ablation.replace_by,
-            "windows": ablation.windows,
-            "loss": ablation.loss,
-            "correlation_with_loss_change": ablation.correlations,
-        }
+        described = {name: getattr(ablation, name) for name in ("replace_by", "windows", "loss")}
+        described["correlation_with_loss_change"] = ablation.correlations
+        content["ablation"] = described
     if patching:
         asked, scores = patching
         content["patching"] = {
@@ -134,7 +129,7 @@ def per_head(metrics: Mapping[str, Tensor], types: Sequence[str] = ()) -> Rows:
 def head_rows(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = None) -> Rows:
     """One row per head with its metrics, also those in `more`, each a tensor (L, H)."""
     unique = uniqueness(statistics.similarity).view_as(statistics.metrics["self"])
-    metrics = {**statistics.metrics, "uniqueness": unique, **(more or {})}
+    metrics = statistics.metrics | {"uniqueness": unique} | dict(more or {})
     return per_head(metrics, [each.name for each in statistics.types])
 
 
@@ -191,8 +186,7 @@ def patching_rows(result: PatchingResult) -> Rows:
 
 def lens_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
     """One row per token and layer: the most likely next token by the residual stream before this
-    layer or, in the last row of a token, after the last layer. Also the token that follows in the
-    text, and both probabilities."""
+    layer (last row: after the last layer), the true next token, and both probabilities."""
     rows: Rows = []
     for token, layer in product(range(len(labels)), range(len(found.tokens))):
         known = token + 1 < len(labels)

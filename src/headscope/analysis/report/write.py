@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +43,6 @@ REPORT_FILE = re.compile(
 )
 """The names of all files that a report can contain."""
 
-EventFile = Callable[[Mapping[int, Sequence[bytes]]], bytes]
-"""Encodes the blobs of a snapshot for each step as an event file of TensorBoard. This folder does
-not depend on TensorBoard, so the caller passes such a function."""
-
 
 def write_report(
     report: ReportInput,
@@ -57,24 +52,21 @@ def write_report(
     ablation: Callable[..., AblationResult] | None = None,
     patching: tuple[PatchTexts, PatchingResult] | None = None,
     history: Sequence["TrainedModel"] = (),
-    event_file: EventFile | None = None,
+    event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
     known: "Callable[[TrainedModel], HeadStatistics | None]" = lambda loaded: None,
 ) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
-    Optional parts of the report:
-
     - `ablation` measures the effect of removing each head. It gets `track` as a keyword argument.
     - `patching`: the effect of exchanging each head between two texts.
-    - `history`: the metrics over the training steps of these checkpoints.
+    - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
     - `known` gives the metrics of a checkpoint that were measured before, on the same windows.
-    - `event_file` encodes the snapshots of attention.html for TensorBoard's tab Attention.
+    - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
-    If attention.html cannot hold all tokens of the text, it shows only the first tokens. The
-    Jensen-Shannon distances are measured on the same tokens. Files of an earlier report that are
-    not part of this report are removed. Returns the statistics of the heads, and the result of the
-    ablation or None. Raises UserError if a file of someone else would be overwritten.
+    If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
+    an earlier report are replaced or removed. Returns the statistics of the heads, and the result
+    of the ablation or None. Raises UserError if a file of someone else would be overwritten.
     """
     loaded, reading = report.loaded, report.reading
     folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
@@ -84,27 +76,26 @@ def write_report(
     def measure(model: "TrainedModel", **options: Any) -> HeadStatistics:
         options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
         measured = measure_heads(model.model, report.windows, **options)
-        before = known(model)
-        if before is None:
-            return measured
-        return replace(measured, metrics=measured.metrics | before.metrics, types=before.types)
+        if before := known(model):
+            more = measured.metrics | before.metrics
+            measured = replace(measured, metrics=more, types=before.types)
+        return measured
 
     statistics = measure(loaded, track=track)
-    measured = [
-        (each, measure(each, uniform_metrics=statistics.uniform)) for each in track(history)
-    ]
-    measured.sort(key=lambda each: each[0].step)
-    over_steps = [(stored.step, of_step) for stored, of_step in measured]
-    if all(stored.step != loaded.step for stored in history):
-        measured = sorted([*measured, (loaded, statistics)], key=lambda each: each[0].step)
+    by_step = {
+        each.step: (each, measure(each, uniform_metrics=statistics.uniform))
+        for each in track(history)
+    }
+    over_steps = [(step, of_step) for step, (_, of_step) in sorted(by_step.items())]
+    by_step = {loaded.step: (loaded, statistics)} | by_step
     ablated = result.metrics if result else {}
-    shown = shown_tokens(reading, len(measured))
+    shown = shown_tokens(reading, len(by_step))
     snapshots, losses = {}, []
-    for stored, of_step in measured:
-        same = stored is loaded
-        found = reading if same else stored.read(reading.tokens.tolist())
-        more = ablated if same else {}
-        snapshots[stored.step] = snapshot_of(found, of_step, shown=shown, more_metrics=more)
+    for step, (stored, of_step) in sorted(by_step.items()):
+        found, more = reading, ablated
+        if stored is not loaded:
+            found, more = stored.read(reading.tokens.tolist()), {}
+        snapshots[step] = snapshot_of(found, of_step, shown=shown, more_metrics=more)
         losses.append(found.loss(shown))
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
@@ -121,38 +112,32 @@ def write_report(
         blobs = {step: each.blobs() for step, each in snapshots.items()}
         contents[EVENTS.format(seconds=int(time.time()))] = event_file(blobs)
     files = ["heads.json", *contents]
-    list_files = partial(_write_json, folder / "heads.json", content)
+
+    def list_files(names: Sequence[str]) -> None:
+        """Every file is listed before it is written. So the next report recognizes all files of
+        this report, even if this process is killed."""
+        listed = {"files": list(dict.fromkeys(names))}
+        write_atomically(folder / "heads.json", json_text(content | listed, indent=2))
+
     list_files([*files, *old_files])
     for name, data in contents.items():
         with replacing(folder / name, size=len(data)) as stream:
             stream.write(data)
-    pictures = pictures_of(reading, statistics, result, patching, over_steps)
-    for name, picture in track(pictures):
+    for name, picture in track(pictures_of(reading, statistics, result, patching, over_steps)):
         files += [f"{name}.png", f"{name}.svg"]
         list_files([*files, *old_files])
-        for file in files[-2:]:
-            with replacing(folder / file) as stream:
-                picture.savefig(stream, format=file.rpartition(".")[2])
+        for form in ("png", "svg"):
+            with replacing(folder / f"{name}.{form}") as stream:
+                picture.savefig(stream, format=form)
     list_files(files)
     for name in set(old_files) - set(files):
         (folder / name).unlink(missing_ok=True)
     return statistics, result
 
 
-def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> None:
-    """Write heads.json with a list of the report's files. Every file is added to the list before
-    the file is written. So the next report recognizes all files of this report, even if this
-    process is killed."""
-    names = list(dict.fromkeys(files))
-    write_atomically(file, json_text(content | {"files": names}, indent=2))
-
-
 def files_of(folder: Path) -> list[str]:
-    """The files of an earlier report in the folder. The heads.json of that report lists them.
-
-    Raises UserError if a file that is not listed has the name of a report file, because this report
-    could overwrite it.
-    """
+    """The files of an earlier report in the folder, which its heads.json lists. Raises UserError if
+    another file has the name of a report file, because this report could overwrite it."""
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
     # The caller deletes the returned files. So accept only names of report files, in case
@@ -178,7 +163,12 @@ def pictures_of(
     for layer, weights in enumerate(reading.attention):
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture
-    yield "metrics", heatmaps(statistics)
+    scales: Any = {"ends": colour_scales(statistics.metrics, statistics.tokens)}
+    scales["marks"] = statistics.uniform
+    yield (
+        "metrics",
+        pictures.heatmaps_of(statistics.metrics, title="Metrics of all heads", **scales),
+    )
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
     picture = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
     yield "similarity", picture
@@ -192,23 +182,14 @@ def pictures_of(
         yield "history", lines(history)
 
 
-def heatmaps(statistics: HeadStatistics) -> Figure:
-    ends = colour_scales(statistics.metrics, statistics.tokens)
-    return pictures.heatmaps_of(
-        statistics.metrics, title="Metrics of all heads", ends=ends, marks=statistics.uniform
-    )
-
-
 def changes(result: AblationResult) -> Figure:
     replacement = "its mean" if result.replace_by == "mean" else "zero"
     label = (
         f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
         "the head helps"
     )
-    names = {"loss_change": "measured", "loss_change_estimate": "estimated from gradients:"}
+    names = {"loss_change": "measured:", "loss_change_estimate": "estimated from gradients:"}
     values = {text: result.metrics[name] for name, text in names.items() if name in result.metrics}
-    if [*values] == ["measured"]:
-        values = {"": values["measured"]}
     title = "Change of the loss without each head"
     return pictures.changes_of_heads(values, title=title, label=label)
 
