@@ -46,14 +46,9 @@ def head_image(weights: Tensor) -> Image.Image:
         top, left = (GAP + place * step for place in divmod(head, columns))
         page[top : top + len(code), left : left + len(code)] = code
     image = Image.fromarray(page)
-    image.putpalette(palette())
+    colours = colormaps["viridis"](np.linspace(0, 1, SHADES), bytes=True)[:, :3]
+    image.putpalette(colours.tobytes() + bytes([255] * 3 + [190] * 3))  # also white and grey
     return image
-
-
-def palette() -> bytes:
-    """The red, green and blue of all colours."""
-    shades = colormaps["viridis"](np.linspace(0, 1, SHADES), bytes=True)[:, :3]
-    return shades.tobytes() + bytes([255] * 3 + [190] * 3)
 
 
 def image_tag(layer: int, heads: int) -> str:

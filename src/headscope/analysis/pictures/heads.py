@@ -6,6 +6,7 @@ Shapes: S checkpoints, L layers, H heads per layer, N = L * H heads of the model
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.colors import Normalize, PowerNorm, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
 from torch import Tensor
 
 from headscope import nn
@@ -167,13 +167,14 @@ def heatmaps_of(
     captions = {name: f"{name}  ({mark:.3g})" for name, mark in marks.items()}
     cells = {captions.get(name, name): values for name, values in every.items()}
     sheet, images = draw_tables(title, cells, scales, width=150)
+    look: Any = {"color": ORANGE, "linewidth": 2, "label": "uniform attention (in brackets)"}
+    lines = []
     for name, image in zip(metrics, images, strict=True):
         bar = sheet.bar(image)
         if name in marks:
-            bar.axhline(marks[name], color=ORANGE, linewidth=2)
-    if marks:
-        line = Line2D([], [], color=ORANGE, linewidth=2, label="uniform attention (in brackets)")
-        sheet.legend([line])
+            lines.append(bar.axhline(marks[name], **look))
+    if lines:
+        sheet.legend(lines[:1])
     return sheet.finish()
 
 

@@ -260,7 +260,7 @@ def _file_of(family: str) -> str:
 
 def _has_ink(file: str, character: str) -> bool:
     font = get_font(file)
-    codes = [ord(each) for each in character]
+    codes = map(ord, character)
     return all(font.get_char_index(code) and font.load_char(code).height > 0 for code in codes)
 
 

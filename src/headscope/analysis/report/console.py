@@ -25,8 +25,8 @@ def print_report(
     patching: tuple[PatchTexts, PatchingResult] | None,
     steps: int,
 ) -> None:
-    """Print the name of each head and the most important heads, and to standard error what the
-    report, of checkpoints at `steps` different steps, was measured on."""
+    """Print the names of the heads and the most important heads, and to standard error what they
+    were measured on. `steps` is the number of training steps in the report."""
     for name, head_type in zip(statistics.heads, statistics.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
         print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
@@ -77,16 +77,13 @@ def print_patching(texts: PatchTexts, result: PatchingResult) -> None:
         f"text and {result.corrupted:.4f} on the corrupted text"
     )
     print("denoising: heads that restore most of this difference (0: nothing, 1: all of it)")
-    for name, _, score in largest(result.denoising):
-        print(f"{name}  {score:.2f}")
+    print(*(f"{name}  {score:.2f}" for name, _, score in largest(result.denoising)), sep="\n")
     print("noising: heads that leave least of this difference (1: all of it, 0: nothing)")
-    for name, _, score in largest(-result.noising):
-        print(f"{name}  {-score:.2f}")
+    print(*(f"{name}  {-score:.2f}" for name, _, score in largest(-result.noising)), sep="\n")
 
 
 def largest(metric: Tensor) -> Iterator[tuple[str, tuple[int, int], float]]:
-    """The name, the place and the value of each of the LISTED heads with the largest values of a
-    metric (L, H), the largest first."""
+    """The name, place and value of the LISTED heads with the largest values of a metric (L, H)."""
     for number in metric.flatten().argsort(descending=True, stable=True)[:LISTED].tolist():
         layer, head = divmod(number, metric.size(1))
         yield f"L{layer}H{head}", (layer, head), float(metric[layer, head])

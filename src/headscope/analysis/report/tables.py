@@ -134,8 +134,7 @@ def head_rows(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = No
 
 
 def with_uniform(rows: Rows, statistics: HeadStatistics) -> Rows:
-    """The rows with a column `uniform_<name>` for each metric of attention weights: its value for
-    uniform attention, the same in all rows."""
+    """The rows with a column `uniform_<name>` per metric: its value for uniform attention."""
     uniform = {f"uniform_{name}": value for name, value in statistics.uniform.items()}
     return [{**row, **uniform} for row in rows]
 
@@ -151,10 +150,8 @@ def history_rows(history: Sequence[tuple[int, HeadStatistics]]) -> Rows:
 
 def matrix_rows(matrix: Tensor, names: Sequence[str]) -> Rows:
     """The rows of a matrix (N, N), with one row per head and one column per head."""
-    return [
-        {"head": name, **dict(zip(names, row, strict=True))}
-        for name, row in zip(names, matrix.tolist(), strict=True)
-    ]
+    pairs = zip(names, matrix.tolist(), strict=True)
+    return [{"head": name, **dict(zip(names, row, strict=True))} for name, row in pairs]
 
 
 def largest_weight_rows(reading: Reading, visible: Tensor | None = None) -> Rows:

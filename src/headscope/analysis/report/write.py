@@ -1,7 +1,4 @@
-"""Writes the report on the heads of a checkpoint: a folder with tables, pictures and an HTML page.
-
-Shapes: L layers, H heads per layer, T tokens.
-"""
+"""Writes the report on the heads of a checkpoint: tables, pictures and an HTML page."""
 
 import re
 import time
@@ -23,7 +20,6 @@ from headscope.analysis.reading import Reading
 from headscope.analysis.report import tables
 from headscope.analysis.report.inputs import AblationResult, ReportInput, Track
 from headscope.analysis.report.page import page_of, shown_tokens
-from headscope.analysis.report.tables import csv_text
 from headscope.analysis.snapshots import snapshot_of
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
@@ -77,8 +73,7 @@ def write_report(
         options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
         measured = measure_heads(model.model, report.windows, **options)
         if before := known(model):
-            more = measured.metrics | before.metrics
-            measured = replace(measured, metrics=more, types=before.types)
+            return replace(measured, metrics=measured.metrics | before.metrics, types=before.types)
         return measured
 
     statistics = measure(loaded, track=track)
@@ -100,13 +95,13 @@ def write_report(
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
     texts = tables.tables_of(report, statistics, shown)
-    texts["heads.csv"] = csv_text(tables.with_uniform(rows, statistics))
-    texts["columns.csv"] = csv_text(content["metrics"])
+    texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
+    texts["columns.csv"] = tables.csv_text(content["metrics"])
     texts["attention.html"] = page_of(reading, [*snapshots.values()], losses)
     if over_steps:
-        texts["history.csv"] = csv_text(tables.history_rows(over_steps))
+        texts["history.csv"] = tables.csv_text(tables.history_rows(over_steps))
     if patching:
-        texts["patching.csv"] = csv_text(tables.patching_rows(patching[1]))
+        texts["patching.csv"] = tables.csv_text(tables.patching_rows(patching[1]))
     contents = {name: text.encode() for name, text in texts.items()}
     if event_file:
         blobs = {step: each.blobs() for step, each in snapshots.items()}
