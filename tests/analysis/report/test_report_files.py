@@ -66,6 +66,20 @@ def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, r
     assert Path("text.txt").exists()
 
 
+@not_drawn
+def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monkeypatch):
+    def killed(self, stream, format):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("matplotlib.figure.Figure.savefig", killed)
+        assert script("analyze", f"checkpoint={run}", "text=We").code != 0
+    files = {file.name for file in (run / "analysis").iterdir()}
+    assert "heads.csv" in files < {*as_json(run / "analysis")["files"]}
+    analyze("text=We the")
+    assert {*as_json(run / "analysis")["files"]} > files
+
+
 MISTAKES = {
     "ablation=true ablation_windows=1": ["ablation_windows=1", "2"],
     "output_dir=text.txt": ["output_dir=text.txt"],
