@@ -36,8 +36,7 @@ def parse_head(name: str, model: GPT) -> Head:
     match = re.fullmatch(r"L(\d{1,5})H(\d{1,5})", str(name), re.ASCII)
     if not match or int(match[1]) >= layers or int(match[2]) >= heads:
         raise UserError(
-            f"{name}: this model has no such head; name one of L0H0 to "
-            f"L{layers - 1}H{heads - 1}"
+            f"{name}: this model has no such head; name one of L0H0 to L{layers - 1}H{heads - 1}"
         )
     return int(match[1]), int(match[2])
 
