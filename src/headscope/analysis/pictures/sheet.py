@@ -105,7 +105,7 @@ class Sheet:
     def heatmap(
         self, panel: Axes, name: str, values: np.ndarray, norm: Normalize, colours: str = ""
     ) -> AxesImage:
-        """Draw values (rows, columns) as a heatmap with a name above it. NaN is white. By default,
+        """Draw values (rows, columns) as a heatmap with a name above it. NaN is blank. By default,
         the colours are diverging if the limits of `norm` are symmetric around zero."""
         colours = colours or ("RdBu_r" if norm.vmin == -(norm.vmax or 0) else "viridis")
         image = panel.imshow(values, colours, norm, aspect="auto", interpolation="nearest")
