@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.metrics import head_metrics
-from headscope.analysis.pictures import position as position_pictures
+from headscope.analysis.pictures import heads, position_picture
 from headscope.nn import GPT, attention_variants, dot_product, make_cache
 from headscope.nn.capture import capture
 from headscope.training.muon import Muon
@@ -81,6 +81,6 @@ def test_pictures_of_positions_are_computed_where_the_model_is(
         drawn.append(values.shape)
         return np.ones(values.shape)
 
-    monkeypatch.setattr(position_pictures, "array", array)
-    picture = position_pictures.position_picture(model_on_gpu(pair).position)
+    monkeypatch.setattr(heads, "array", array)
+    picture = position_picture(model_on_gpu(pair).position)
     assert bool(drawn) == (picture is not None)

@@ -13,7 +13,7 @@ from running import SMALL, events, summary
 from torch.nn.functional import cross_entropy
 
 import headscope
-from headscope.analysis.report.inputs import Ablation
+from headscope.analysis.report.inputs import measure_ablation
 from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches
 from headscope.data.tasks import SYMBOLS, Modular, Names
@@ -173,7 +173,7 @@ def test_windows_that_cut_a_sum_do_not_count_its_answer(script, tmp_path):
     [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
     assert "no answer fits" in row["not_possible"]
     with refused("ablation_windows=4"):
-        Ablation.on(text, "zero", windows=4, length=3)
+        measure_ablation(loaded, text, "zero", windows=4, length=3)
 
 
 @pytest.mark.usefixtures("pictures_not_drawn")

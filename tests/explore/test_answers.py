@@ -17,7 +17,7 @@ from refusals import refused
 from viewer_data import decoded
 
 from headscope.analysis.patching import LogitDifference, patch_heads
-from headscope.analysis.report.inputs import Ablation
+from headscope.analysis.report.inputs import measure_ablation
 from headscope.analysis.report.tables import head_rows, lens_rows, push_rows
 from headscope.data.tokenizer import char
 from headscope.evaluation import ValidationText, evaluate
@@ -433,7 +433,7 @@ def test_a_logit_of_minus_infinity_is_a_mistake_of_the_user(tmp_path):
         lambda: ask(explorer, "patch", text="abc", other="abc"),
         lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
         lambda: evaluate(loaded.model, text, batch_size=1),
-        lambda: Ablation.on(text, "zero", windows=1, length=3).run(loaded, iter),
+        lambda: measure_ablation(loaded, text, "zero", windows=1, length=3),
         lambda: loaded.read("abc").predictions(),
     ):
         with refused("not finite"):

@@ -1,24 +1,17 @@
 """Draws the attention of all heads of a layer as one small image, for TensorBoard.
 
 This is done during training, so it must be fast: numpy and a palette, no figure and no text.
-
-Shapes: H heads, T tokens.
 """
 
 import math
 
 import numpy as np
+from matplotlib import colormaps
 from PIL import Image
 from torch import Tensor
 
 HEAD_PIXELS = 256  # maximum width and height of the map of a head
 GAP = 4  # pixels between two maps
-
-# 17 colours of viridis, from 0 to 1. The colours in between are linear.
-VIRIDIS = (
-    "44015447186a472c7b4240853a528b32628d2c728e26818e20908c1e9f8828ae7f3ebc735ec962"
-    "83d34baddc30d7e219fde724"
-)
 SHADES, WHITE, GREY = 254, 254, 255  # shades 0 to 253, then white and the colour of the gaps
 
 DESCRIPTION = (
@@ -53,17 +46,9 @@ def head_image(weights: Tensor) -> Image.Image:
         top, left = (GAP + place * step for place in divmod(head, columns))
         page[top : top + len(code), left : left + len(code)] = code
     image = Image.fromarray(page)
-    image.putpalette(palette())
+    colours = colormaps["viridis"](np.linspace(0, 1, SHADES), bytes=True)[:, :3]
+    image.putpalette(colours.tobytes() + bytes([255] * 3 + [190] * 3))  # also white and grey
     return image
-
-
-def palette() -> bytes:
-    """The red, green and blue of all colours."""
-    stops = np.frombuffer(bytes.fromhex(VIRIDIS), dtype=np.uint8).reshape(-1, 3)
-    places, known = np.linspace(0, 1, SHADES), np.linspace(0, 1, len(stops))
-    shades = [np.interp(places, known, stops[:, colour]).round() for colour in range(3)]
-    greys = [[255, 255, 255], [190, 190, 190]]
-    return np.concatenate([np.stack(shades, axis=1), greys]).astype(np.uint8).tobytes()
 
 
 def image_tag(layer: int, heads: int) -> str:

@@ -29,15 +29,14 @@ NewOutputs = Callable[[int, Tensor], Tensor]
 shape (K, N, T, D), or of a shape that can be broadcast to it."""
 
 
-def parse_head(name: str, model: GPT, *, key: str = "") -> Head:
+def parse_head(name: str, model: GPT) -> Head:
     """Parse a name such as L0H1 into layer and head. Raises UserError if the model has no such
-    head. `key` begins the message."""
+    head."""
     layers, heads = len(model.attentions), model.attentions[0].heads
     match = re.fullmatch(r"L(\d{1,5})H(\d{1,5})", str(name), re.ASCII)
     if not match or int(match[1]) >= layers or int(match[2]) >= heads:
         raise UserError(
-            f"{key}{name}: this model has no such head; name one of L0H0 to "
-            f"L{layers - 1}H{heads - 1}"
+            f"{name}: this model has no such head; name one of L0H0 to L{layers - 1}H{heads - 1}"
         )
     return int(match[1]), int(match[2])
 

@@ -41,8 +41,6 @@ def analyze(
     replace_by: Literal["zero", "mean"],
     ablation_windows: Annotated[int, 2],  # for a standard error
     patch: PatchConfig,
-    difference: list[str] | None,
-    other: str | None,
     checkpoints: list[str] | None,
     tensorboard: bool,
     thresholds: Part,
@@ -56,17 +54,15 @@ def analyze(
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.patching import patch_texts
     from headscope.analysis.report.console import print_report
-    from headscope.analysis.report.inputs import Ablation, ReportInput
+    from headscope.analysis.report.inputs import ReportInput, measure_ablation
     from headscope.analysis.report.write import write_report
     from headscope.checkpoint import pick_device
-    from headscope.cli.selection import parse_head_pair, select
+    from headscope.cli.selection import select
     from headscope.evaluation import validation_text
 
     if tensorboard:  # needs the package tensorboard
         from headscope.tensorboard.snapshot_events import event_file
-    selected = select(checkpoint, checkpoints or [], other, pick_device(device))
-    loaded = selected.loaded
-    pair = None if difference is None else parse_head_pair(difference, loaded)
+    loaded, history = select(checkpoint, checkpoints or [], pick_device(device))
     folder = Path(output_dir) if output_dir else default_folder(loaded.path)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"output_dir={folder} is a file: name a folder")
@@ -88,7 +84,8 @@ def analyze(
     removal = None
     if ablation or gradients:
         options: Any = {"removes": ablation, "gradients": gradients, "length": length}
-        removal = Ablation.on(validation(), replace_by, windows=ablation_windows, **options)
+        options["windows"] = ablation_windows
+        removal = partial(measure_ablation, loaded, validation(), replace_by, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     named = build_part(thresholds, "thresholds")
@@ -101,13 +98,11 @@ def analyze(
         known=lambda model: model.stored_statistics(changed) if same_windows else None,
         ablation=removal,
         patching=patching,
-        pair=pair,
-        other=selected.other,
-        history=selected.history,
+        history=history,
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    steps = len({stored.step for stored in (loaded, *selected.history)})
+    steps = len({stored.step for stored in (loaded, *history)})
     print_report(report, statistics, effects, patching, steps)
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:

@@ -1,12 +1,10 @@
-"""Finds the heads and checkpoints that the keys `difference`, `other` and `checkpoints` select."""
+"""Finds the checkpoints that the keys `checkpoint` and `checkpoints` select."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from headscope.analysis.head_outputs import Head, parse_head
 from headscope.checkpoint import find
 from headscope.errors import UserError
 from headscope.trained import TrainedModel, load
@@ -15,48 +13,17 @@ FIXED_KEYS = ("model", "data", "seed", "init_from")
 """Parts of the configuration that are the same in all checkpoints of a run."""
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The checkpoint of a report, those of the same run at other steps, and another one to compare
-    with."""
-
-    loaded: TrainedModel
-    history: list[TrainedModel]
-    other: TrainedModel | None
-
-
 def select(
-    checkpoint: str | None, checkpoints: Sequence[str], other: str | None, device: torch.device
-) -> Selection:
-    """Loads what the keys of a report with these names select. Raises UserError if something cannot
-    be loaded, or does not belong together."""
+    checkpoint: str | None, checkpoints: Sequence[str], device: torch.device
+) -> tuple[TrainedModel, list[TrainedModel]]:
+    """Loads the checkpoint of a report, and those of the same run at other steps, by step. Raises
+    UserError if something cannot be loaded, or does not belong together."""
     history = [load(file, device=device) for file in checkpoint_files(checkpoints)]
     history.sort(key=lambda stored: stored.step)
     newest = history[-1] if history and checkpoint is None else None
     loaded = newest or load(find(checkpoint), device=device)
     check_one_run(history, loaded)
-    compared = load(find(other, key="other"), device=device) if other else None
-    if compared:
-        check_other(loaded, compared)
-    return Selection(loaded, history, compared)
-
-
-def parse_head_pair(names: Sequence[str], loaded: TrainedModel) -> tuple[Head, Head]:
-    """Parse the names of two heads. Raises UserError if they are not two different heads of the
-    model."""
-    if len(set(map(str, names))) != 2 or len(names) != 2:
-        raise UserError(f"difference={names} must name two heads, such as [L3H2,L0H1]")
-    first, second = (parse_head(name, loaded.model, key="difference=") for name in names)
-    return first, second
-
-
-def check_other(loaded: TrainedModel, other: TrainedModel) -> None:
-    """Raises UserError if the two checkpoints have different tokenizers."""
-    if other.tokenizer.state() != loaded.tokenizer.state():
-        raise UserError(
-            f"other={other.path} has another vocabulary, so its maps are of other tokens: choose a "
-            "checkpoint with the same tokenizer"
-        )
+    return loaded, history
 
 
 def check_one_run(checkpoints: Sequence[TrainedModel], loaded: TrainedModel) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headscope.analysis.pictures.style import BLUE, COLOURS, GREY, plain_axes
+from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from headscope.analysis.pictures.fonts import family_for
+from headscope.analysis.pictures.sheet import family_for
 
 NO_FONT = "\U00012000"
-"""A cuneiform sign, which no font of `fonts.FALLBACKS` has."""
+"""A cuneiform sign, which no font of `sheet.FALLBACKS` has."""
 
 needs_chinese_font = pytest.mark.skipif(
     family_for("多") is None,

@@ -16,7 +16,7 @@ from headscope.analysis.pictures import (
     patching_of_heads,
     similarity_matrix,
 )
-from headscope.analysis.pictures.style import COLOURS
+from headscope.analysis.pictures.sheet import COLOURS
 
 
 def values_of(*shape, seed=0):

@@ -9,8 +9,6 @@ from checkpoint_files import configuration, content, save
 from PIL import Image
 from reports import as_json, moments_of
 
-from headscope.data.tokenizer import char
-
 not_drawn = pytest.mark.usefixtures("pictures_not_drawn")
 
 
@@ -33,11 +31,9 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(a
         return {file.name for file in report.iterdir()}
 
     moments_of(run)
-    save(content(step=9, seed=1)[0], "other.safetensors")
     report, words = Path("report"), ("text=We the", "output_dir=report")
     patch = ("patch.clean=ab", "patch.corrupted=cb", "patch.answers=[d,e]")
-    differences = ("difference=[L0H0,L1H0]", "other=other.safetensors")
-    analyze(f"checkpoints={run}", "ablation=true", "gradients=true", *differences, *patch, *words)
+    analyze(f"checkpoints={run}", "ablation=true", "gradients=true", *patch, *words)
     first = names()
     assert first == set(as_json(report)["files"])
     (report / "notes.txt").write_text("mine")
@@ -45,8 +41,7 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(a
     assert names() == {"notes.txt", *as_json(report)["files"]}
     assert {name for name in first - names() if not name.endswith(".svg")} == {
         *("history.csv", "history.png", "ablation.png"),
-        *("patching.csv", "patching.png", "difference_L0H0_L1H0.png"),
-        *(f"difference_{kind}_{layer}.png" for kind in ("layer", "mean") for layer in (0, 1)),
+        *("patching.csv", "patching.png"),
     }
 
 
@@ -71,13 +66,24 @@ def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, r
     assert Path("text.txt").exists()
 
 
+@not_drawn
+def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monkeypatch):
+    def killed(self, stream, format):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("matplotlib.figure.Figure.savefig", killed)
+        assert script("analyze", f"checkpoint={run}", "text=We").code != 0
+    files = {file.name for file in (run / "analysis").iterdir()}
+    assert "heads.csv" in files < {*as_json(run / "analysis")["files"]}
+    analyze("text=We the")
+    assert {*as_json(run / "analysis")["files"]} > files
+
+
 MISTAKES = {
     "ablation=true ablation_windows=1": ["ablation_windows=1", "2"],
     "output_dir=text.txt": ["output_dir=text.txt"],
-    "difference=[L0H0]": ["difference=", "two heads"],
-    "difference=[L0H0,L2H0]": ["L2H0", "L1H3"],
     "thresholds.self=7": ["thresholds.self=7", "at most 1"],
-    "other=another.safetensors": ["another.safetensors", "vocabulary"],
     "checkpoints=outputs/run": ["outputs/run", "keep_steps"],
     "checkpoints=[same.safetensors,gone.safetensors]": ["gone.safetensors"],
     "checkpoints=[same.safetensors,same.safetensors]": ["two", "step 7"],
@@ -88,7 +94,6 @@ MISTAKES = {
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES.items())
 def test_a_mistake_is_told_in_one_line(script, run, arguments, words):
     save(content()[0], "same.safetensors")
-    save(content(tokenizer=char(["abc"]))[0], "another.safetensors")
     save(content(configuration("model.layers=3"), step=9)[0], "larger.safetensors")
     said = script("analyze", *arguments.split())
     assert (said.code, said.err.count("\n")) == (1, 1)

@@ -103,7 +103,7 @@ def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(ana
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
     assert {*metrics()} == {*measured_on, *of_pairs}
     assert measured_on["self"] == "the validation split"
-    assert measured_on["loss_change"] == "validation windows"
+    assert measured_on["loss_change"] == "the validation split"
 
     lines = [line.split() for line in said.out.splitlines()[9:]]  # after the names and a title
     for line, head in zip(lines[:5], change.argsort(descending=True)[:5], strict=True):
@@ -170,7 +170,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
     for name, row in columns.items():
         text = "repeated random texts" if name in repeats else "the given text"
-        text = "validation windows" if name.startswith(ablated) else text
+        text = "the validation split" if name.startswith(ablated) else text
         text = "the weights of the model" if name in ("copying", "composition") else text
         assert row["measured_on"] == text
         if row["uniform"]:

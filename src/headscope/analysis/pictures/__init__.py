@@ -1,28 +1,10 @@
 """Draws pictures of attention heads. Each function returns a matplotlib Figure."""
 
-from headscope.analysis.pictures.heads import (
-    changes_of_heads,
-    heatmaps_of,
-    history,
-    patching_of_heads,
-    similarity_matrix,
-)
-from headscope.analysis.pictures.maps import (
-    attention_maps,
-    difference_map,
-    single_and_multi_head,
-)
-from headscope.analysis.pictures.position import bias_map, position_picture
-
-__all__ = [
-    "attention_maps",
-    "bias_map",
-    "changes_of_heads",
-    "difference_map",
-    "heatmaps_of",
-    "history",
-    "patching_of_heads",
-    "position_picture",
-    "similarity_matrix",
-    "single_and_multi_head",
-]
+from headscope.analysis.pictures.heads import attention_maps as attention_maps
+from headscope.analysis.pictures.heads import bias_map as bias_map
+from headscope.analysis.pictures.heads import changes_of_heads as changes_of_heads
+from headscope.analysis.pictures.heads import heatmaps_of as heatmaps_of
+from headscope.analysis.pictures.heads import history as history
+from headscope.analysis.pictures.heads import patching_of_heads as patching_of_heads
+from headscope.analysis.pictures.heads import position_picture as position_picture
+from headscope.analysis.pictures.heads import similarity_matrix as similarity_matrix

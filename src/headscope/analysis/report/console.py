@@ -2,6 +2,8 @@
 
 import math
 import sys
+from collections.abc import Iterator
+from functools import partial
 
 from torch import Tensor
 
@@ -12,9 +14,7 @@ from headscope.analysis.report.inputs import AblationResult, ReportInput
 from headscope.analysis.report.page import shown_tokens
 from headscope.terminal import printable
 
-MOST_IMPORTANT = 5
-"""How many of the most important heads to print. Each is printed with the change in loss when that
-head is removed."""
+LISTED = 5  # of the most important heads
 
 
 def print_report(
@@ -24,8 +24,8 @@ def print_report(
     patching: tuple[PatchTexts, PatchingResult] | None,
     steps: int,
 ) -> None:
-    """Print the name of each head and the most important heads, and to standard error what the
-    report, of checkpoints at `steps` different steps, was measured on."""
+    """Print the names of the heads and the most important heads, and to standard error what they
+    were measured on. `steps` is the number of training steps in the report."""
     for name, head_type in zip(statistics.heads, statistics.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
         print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
@@ -35,63 +35,54 @@ def print_report(
         print_gradients(ablation)
     if patching:
         print_patching(*patching)
-    tokens = len(report.reading.tokens)
-    lines = []
-    if (shown := shown_tokens(report.reading, steps)) < tokens:
-        few = f"attention.html has the first {shown} of {tokens} tokens"
-        lines += [f"{few}: a larger page would be slow"]
+    say = partial(print, file=sys.stderr)
+    shown, tokens = shown_tokens(report.reading, steps), len(report.reading.tokens)
+    if shown < tokens:
+        say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
     if "induction" not in statistics.metrics:
-        hint = "see docs/glossary.md"
-        lines += [f"Induction is not measurable with this vocabulary or block_size: {hint}"]
-    measured = f"{statistics.windows} x {statistics.tokens} tokens"
-    lines += [f"Names and metrics are measured on {measured}"]
-    print(*lines, sep="\n", file=sys.stderr)
+        reason = "with this vocabulary or block_size: see docs/glossary.md"
+        say(f"Induction is not measurable {reason}")
+    say(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
 
 
 def print_ablation(result: AblationResult) -> None:
-    """Print the heads without which the loss rises most."""
     print(
         "most important heads: change of the loss without the head (with all heads "
         f"{result.loss:.4f} nats per token), and the largest induction of the others"
     )
-    for name, metrics in result.most_important(MOST_IMPORTANT):
-        change, error = metrics["loss_change"], metrics["loss_change_error"]
-        others = metrics.get("other_induction", math.nan)  # not measured on very short texts
+    induction = result.metrics.get("other_induction")  # not measured on very short texts
+    for name, head, change in largest(result.metrics["loss_change"]):
+        error = result.metrics["loss_change_error"][head]
+        others = math.nan if induction is None else induction[head]
         print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
 
 
 def print_gradients(result: AblationResult) -> None:
-    """Print the heads with the largest importance by their gradients."""
     print(
         "most important heads by their gradients: importance, and the estimated change of the loss "
         "without the head (nats per token)"
     )
-    for name, metrics in result.most_important(MOST_IMPORTANT, by="gradient_importance"):
-        importance, change = metrics["gradient_importance"], metrics["loss_change_estimate"]
-        print(f"{name}  {importance:.4f}  {change:+.4f}")
-    names = {"gradient_importance": "importance", "loss_change_estimate": "estimated change"}
-    found = {text: result.correlation(name) for name, text in names.items()}
-    if all(map(math.isfinite, found.values())):
-        texts = ", ".join(f"{text} {value:.2f}" for text, value in found.items())
-        print(f"correlation with the measured change, over all heads: {texts}")
+    for name, head, importance in largest(result.metrics["gradient_importance"]):
+        print(f"{name}  {importance:.4f}  {result.metrics['loss_change_estimate'][head]:+.4f}")
+    importance, change = result.correlations.values()
+    if math.isfinite(importance + change):
+        found = f"importance {importance:.2f}, estimated change {change:.2f}"
+        print(f"correlation with the measured change, over all heads: {found}")
 
 
 def print_patching(texts: PatchTexts, result: PatchingResult) -> None:
-    """Print the heads with the largest effects of activation patching, in both directions."""
     print(
         f"activation patching: {printable(texts.metric_name)} is {result.clean:.4f} on the clean "
         f"text and {result.corrupted:.4f} on the corrupted text"
     )
     print("denoising: heads that restore most of this difference (0: nothing, 1: all of it)")
-    for name, score in largest_first(result.denoising)[:MOST_IMPORTANT]:
-        print(f"{name}  {score:.2f}")
+    print(*(f"{name}  {score:.2f}" for name, _, score in largest(result.denoising)), sep="\n")
     print("noising: heads that leave least of this difference (1: all of it, 0: nothing)")
-    for name, score in largest_first(-result.noising)[:MOST_IMPORTANT]:
-        print(f"{name}  {-score:.2f}")
+    print(*(f"{name}  {-score:.2f}" for name, _, score in largest(-result.noising)), sep="\n")
 
 
-def largest_first(values: Tensor) -> list[tuple[str, float]]:
-    """The names and values of all heads, from values (L, H), the largest first."""
-    heads = values.size(1)
-    order = values.flatten().argsort(descending=True, stable=True).tolist()
-    return [(f"L{n // heads}H{n % heads}", float(values.flatten()[n])) for n in order]
+def largest(metric: Tensor) -> Iterator[tuple[str, tuple[int, int], float]]:
+    """The name, place and value of the LISTED heads with the largest values of a metric (L, H)."""
+    for number in metric.flatten().argsort(descending=True, stable=True)[:LISTED].tolist():
+        layer, head = divmod(number, metric.size(1))
+        yield f"L{layer}H{head}", (layer, head), float(metric[layer, head])

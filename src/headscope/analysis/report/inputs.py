@@ -1,10 +1,10 @@
-"""The inputs of a report: a checkpoint, its texts, and the ablation to run.
+"""What a report is about: a checkpoint, its texts, and the effect of removing each head.
 
 Shapes: N windows, T tokens, L layers, H heads per layer.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from headscope.nn.loss import IGNORED, Answers, counted_targets
 if TYPE_CHECKING:
     from headscope.trained import TrainedModel
 
+VALIDATION = "the validation split"
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 """A function that wraps an iterable, for example to show progress."""
 
@@ -39,7 +40,6 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 class ReportInput:
     """The checkpoint that a report analyses, and the texts for this analysis.
 
-    - `loaded`: the checkpoint.
     - `reading`: the text of the attention maps.
     - `windows` (N, T): the tokens that the metrics are averaged over.
     - `answers`: what the losses count, or None for all tokens.
@@ -62,104 +62,18 @@ class ReportInput:
         chosen, or the beginning of the split. The metrics are averaged over windows from the whole
         split; `windows` is their number, by default so many that they have 4,096 tokens."""
         length = loaded.model.block_size
-        return cls(
-            loaded,
-            reading=loaded.read(
-                loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
-            ),
-            windows=spread_windows(text.tokens, windows=windows, length=length),
-            answers=text.answers,
-            kinds=classify_vocabulary(loaded.tokenizer, text.tokens),
-            source="the validation split",
-        )
+        shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
+        spread = spread_windows(text.tokens, windows=windows, length=length)
+        kinds = classify_vocabulary(loaded.tokenizer, text.tokens)
+        return cls(loaded, loaded.read(shown), spread, text.answers, kinds, VALIDATION)
 
     @classmethod
     def of_text(cls, loaded: "TrainedModel", text: str) -> "ReportInput":
         """A report on one text, with at most `block_size` of its tokens. One text is too short to
         tell which tokens are frequent, so no head is named frequent-token or rare-token."""
         reading = loaded.read(loaded.tokens(text)[: loaded.model.block_size])
-        return cls(
-            loaded,
-            reading=reading,
-            windows=reading.tokens[None].cpu(),
-            answers=loaded.answers,
-            kinds=classify_vocabulary(loaded.tokenizer),
-            source="the given text",
-        )
-
-
-@dataclass(frozen=True)
-class Ablation:
-    """How to measure the effect of removing a head.
-
-    - `replace_by` says what replaces the output of the removed head.
-    - `inputs` and `targets` (N, T) are the tokens on which the loss is measured.
-    - The random texts on which induction is measured do not contain the tokens in `excluded`.
-    - `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which
-      is faster.
-    """
-
-    replace_by: Replacement
-    inputs: Tensor
-    targets: Tensor
-    bytes_per_token: float
-    excluded: Sequence[int] = ()
-    removes: bool = True
-    gradients: bool = False
-
-    @classmethod
-    def on(
-        cls,
-        text: ValidationText,
-        replace_by: Replacement,
-        *,
-        windows: int,
-        length: int,
-        removes: bool = True,
-        gradients: bool = False,
-    ) -> "Ablation":
-        """An ablation that measures the loss on windows of the validation text. `windows` is the
-        number of windows, `length` the number of predicted tokens per window."""
-        chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
-        inputs = chosen[:, :-1]
-        targets = counted_targets(inputs, chosen[:, 1:], text.answers)
-        counted = targets[targets != IGNORED].numpy()
-        if not len(counted):
-            raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
-        token_bytes = text.byte_lengths[counted].mean()
-        bytes_per_token = token_bytes * text.text_per_token_byte
-        special = np.flatnonzero(text.byte_lengths == 0).tolist()
-        return cls(replace_by, inputs, targets, bytes_per_token, special, removes, gradients)
-
-    def run(self, loaded: "TrainedModel", track: Track) -> "AblationResult":
-        """Remove one head at a time, and measure the loss and the induction of the other heads.
-        Induction is not measured if `can_measure_repeats` is false. Also estimate
-        the effect from gradients, if `gradients`. `track` wraps the iterable of batches."""
-        model, inputs, targets = loaded.model, self.inputs, self.targets
-        options: Any = {"replace_by": self.replace_by, "track": track}
-        batch = largest_batch(model, inputs.size(1))
-        metrics: dict[str, Tensor] = {}
-        if self.gradients:
-            estimated = gradient_importance(model, inputs, targets, **options)
-            loss = estimated["loss"]
-            metrics["gradient_importance"] = estimated["importance"]
-            metrics["loss_change_estimate"] = estimated["nats_per_token"]
-        if self.removes:
-            ablated = ablate_heads(model, inputs, targets, max_batch=batch, **options)
-            loss, nats = ablated["loss"], ablated["nats_per_token"]
-            metrics["loss_change"] = nats
-            metrics["loss_change_error"] = ablated["standard_error"]
-            metrics["bits_per_byte_change"] = nats / math.log(2) / self.bytes_per_token
-        check_finite(loss)
-        if self.removes and can_measure_repeats(model, self.excluded):
-            means = mean_outputs(model, inputs, batch) if self.replace_by == "mean" else None
-            metrics["other_induction"] = other_induction(model, means=means, excluded=self.excluded)
-        return AblationResult(
-            replace_by=self.replace_by,
-            windows=len(self.inputs),
-            loss=float(loss),
-            metrics=metrics,
-        )
+        windows, kinds = reading.tokens[None].cpu(), classify_vocabulary(loaded.tokenizer)
+        return cls(loaded, reading, windows, loaded.answers, kinds, "the given text")
 
 
 @dataclass(frozen=True)
@@ -167,17 +81,12 @@ class AblationResult:
     """The effect of removing each head.
 
     `loss` is the loss with all heads, in nats per token. `metrics` contains these metrics, each a
-    tensor (L, H):
+    tensor (L, H), if they were measured:
 
-    - `gradient_importance`, `loss_change_estimate`: estimated from gradients, in nats per token
-      (see `gradient_importance`). Missing if they were not estimated; the other metrics are missing
-      if no head was removed.
-    - `loss_change`: the loss without the head minus the loss with all heads, in nats per token. A
-      positive value means that the head lowers the loss.
-    - `loss_change_error`: the standard error of `loss_change`.
-    - `bits_per_byte_change`: the same change in bits per byte.
-    - `other_induction`: the largest metric `induction` of all other heads without the head. Missing
-      if it was not measured.
+    - `gradient_importance`, `loss_change_estimate`: estimated from gradients, in nats per token.
+    - `loss_change`: the loss without the head minus the loss with all heads, in nats per token, and
+      `loss_change_error`, its standard error. `bits_per_byte_change`: the same in bits per byte.
+    - `other_induction`: the largest metric `induction` of all other heads without the head.
     """
 
     replace_by: Replacement
@@ -185,26 +94,60 @@ class AblationResult:
     loss: float
     metrics: dict[str, Tensor]
 
-    def correlation(self, name: str) -> float:
-        """Pearson's correlation, over all heads, of the metric `name` and the measured
+    @property
+    def correlations(self) -> dict[str, float]:
+        """Pearson's correlation, over all heads, of each estimate from gradients and the measured
         `loss_change`. NaN if one of them is missing, or the same for all heads."""
-        if not {name, "loss_change"} <= self.metrics.keys():
-            return math.nan
-        pair = [self.metrics[each].flatten().double() for each in (name, "loss_change")]
-        estimate, measured = (values - values.mean() for values in pair)
-        return float((estimate @ measured) / (estimate.norm() * measured.norm()))
+        names = ["gradient_importance", "loss_change_estimate"]
+        if not {*names, "loss_change"} <= self.metrics.keys():
+            return dict.fromkeys(names, math.nan)
+        columns = [self.metrics[name].flatten().double() for name in ("loss_change", *names)]
+        units = [(each - each.mean()) / (each - each.mean()).norm() for each in columns]
+        return {name: float(units[0] @ each) for name, each in zip(names, units[1:], strict=True)}
 
-    def most_important(
-        self, count: int, by: str = "loss_change"
-    ) -> list[tuple[str, dict[str, float]]]:
-        """The heads with the largest value of the metric `by`, each as a tuple of name (such as
-        L0H1) and metrics. `count` is the number of heads."""
-        change = self.metrics[by]
-        heads = change.size(1)
-        return [
-            (
-                f"L{n // heads}H{n % heads}",
-                {name: float(metric.flatten()[n]) for name, metric in self.metrics.items()},
-            )
-            for n in change.flatten().argsort(descending=True, stable=True)[:count].tolist()
-        ]
+
+def measure_ablation(
+    loaded: "TrainedModel",
+    text: ValidationText,
+    replace_by: Replacement,
+    *,
+    windows: int,
+    length: int,
+    removes: bool = True,
+    gradients: bool = False,
+    track: Track = iter,
+) -> AblationResult:
+    """Measure the effect of removing each head on `windows` windows of the validation text, each
+    with `length` predicted tokens. `replace_by` says what replaces the output of a removed head.
+
+    `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which is
+    faster. `track` wraps the iterable of batches. Raises UserError if no token of the windows
+    counts, or if the loss is not finite.
+    """
+    chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
+    inputs = chosen[:, :-1]
+    targets = counted_targets(inputs, chosen[:, 1:], text.answers)
+    counted = targets[targets != IGNORED].numpy()
+    if not len(counted):
+        raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
+    model, batch = loaded.model, largest_batch(loaded.model, length)
+    options: Any = {"replace_by": replace_by, "track": track}
+    metrics: dict[str, Tensor] = {}
+    if gradients:
+        estimated = gradient_importance(model, inputs, targets, **options)
+        loss = estimated["loss"]
+        metrics["gradient_importance"] = estimated["importance"]
+        metrics["loss_change_estimate"] = estimated["nats_per_token"]
+    if removes:
+        ablated = ablate_heads(model, inputs, targets, max_batch=batch, **options)
+        loss, nats = ablated["loss"], ablated["nats_per_token"]
+        metrics["loss_change"] = nats
+        metrics["loss_change_error"] = ablated["standard_error"]
+        bytes_per_token = text.byte_lengths[counted].mean() * text.text_per_token_byte
+        metrics["bits_per_byte_change"] = nats / math.log(2) / bytes_per_token
+    check_finite(loss)
+    special = np.flatnonzero(text.byte_lengths == 0).tolist()  # not in the random texts
+    if removes and can_measure_repeats(model, special):
+        means = mean_outputs(model, inputs, batch) if replace_by == "mean" else None
+        metrics["other_induction"] = other_induction(model, means=means, excluded=special)
+    return AblationResult(replace_by, len(inputs), float(loss), metrics)

@@ -1,8 +1,4 @@
-"""attention.html: the attention viewer with the attention of a checkpoint, or of several steps of a
-run.
-
-Shapes: L layers, H heads per layer, T tokens.
-"""
+"""attention.html: the attention viewer with the attention of one or several steps of a run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +13,8 @@ MAX_BYTES = 10 * 2**20
 
 
 def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None) -> int:
-    """The number of tokens of the text that the page shows, if it shows `steps` steps of the run
-    with at most `max_bytes` bytes, by default MAX_BYTES. At least 1."""
+    """The number of tokens of the text, at least 1, that a page of `steps` steps of the run and
+    `max_bytes` bytes (default: MAX_BYTES) shows."""
     layers, heads, tokens, _ = reading.attention.shape
     limit = (max_bytes or MAX_BYTES) // max(steps, 1)
     vocabulary = reading.tokenizer.vocabulary_labels()
@@ -29,8 +25,7 @@ def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None)
 def page_of(
     reading: Activations, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
 ) -> str:
-    """The text of attention.html, named after `reading`, with these snapshots in the order of their
-    steps, and the loss on the text of each."""
+    """The text of attention.html, named after `reading`, with snapshots and losses by step."""
     run = shown_run(reading.name, snapshots, losses)
     return attention_page(title=f"{reading.name}, step {reading.step:,}", runs=[run])
 
@@ -38,8 +33,7 @@ def page_of(
 def shown_run(
     name: str, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
 ) -> dict[str, Any]:
-    """A run for `attention_page`, with these snapshots in the order of their steps, and the loss on
-    the text of each."""
+    """A run for `attention_page`, with snapshots and losses by step."""
     steps = [each.header["step"] for each in snapshots]
     loss = {"name": "loss on this text", "steps": steps, "values": losses}
     headers, keys, parts = [], [], {}

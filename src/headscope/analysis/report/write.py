@@ -1,42 +1,24 @@
-"""Writes the report on the heads of a checkpoint: a folder with tables, pictures and an HTML page.
-
-Shapes: L layers, H heads per layer, T tokens.
-"""
+"""Writes the report on the heads of a checkpoint: tables, pictures and an HTML page."""
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headscope.analysis.circuits import WEIGHT_METRICS
-from headscope.analysis.diversity import jensen_shannon
-from headscope.analysis.head_outputs import Head
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
+import torch
+from matplotlib.figure import Figure
+
+from headscope.analysis import pictures
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.in_context import in_context_score
+from headscope.analysis.metrics import colour_scales
 from headscope.analysis.patching import PatchingResult, PatchTexts
-from headscope.analysis.repeats import REPEAT_METRICS
-from headscope.analysis.report import drawing
-from headscope.analysis.report.inputs import Ablation, AblationResult, ReportInput, Track
+from headscope.analysis.reading import Reading
+from headscope.analysis.report import tables
+from headscope.analysis.report.inputs import AblationResult, ReportInput, Track
 from headscope.analysis.report.page import page_of, shown_tokens
-from headscope.analysis.report.tables import (
-    between_heads,
-    column_rows,
-    composition_rows,
-    csv_text,
-    head_rows,
-    history_rows,
-    largest_weight_rows,
-    lens_rows,
-    matrix_rows,
-    patching_rows,
-    push_rows,
-    with_uniform,
-)
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 
@@ -48,17 +30,12 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 
 REPORT_FILE = re.compile(
     r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|history"
-    r"|patching)\.(csv|json)"
-    r"|attention\.html"
-    r"|(attention|single_and_multi|difference|metrics|figures|similarity|jensen_shannon|ablation"
-    r"|position|gradient_importance|patching|predictions|history)(_\w+)?\.(png|svg)"
+    r"|patching)\.csv"
+    r"|heads\.json|attention\.html"
+    r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history)\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
 )
 """The names of all files that a report can contain."""
-
-EventFile = Callable[[Mapping[int, Sequence[bytes]]], bytes]
-"""Encodes the blobs of a snapshot for each step as an event file of TensorBoard. This folder does
-not depend on TensorBoard, so the caller passes such a function."""
 
 
 def write_report(
@@ -66,210 +43,94 @@ def write_report(
     folder: Path,
     *,
     thresholds: Thresholds,
-    ablation: Ablation | None = None,
+    ablation: Callable[..., AblationResult] | None = None,
     patching: tuple[PatchTexts, PatchingResult] | None = None,
-    pair: tuple[Head, Head] | None = None,
-    other: "TrainedModel | None" = None,
     history: Sequence["TrainedModel"] = (),
-    event_file: EventFile | None = None,
+    event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
     known: "Callable[[TrainedModel], HeadStatistics | None]" = lambda loaded: None,
 ) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
-    Optional parts of the report:
-
-    - `ablation`: the effect of removing each head.
+    - `ablation` measures the effect of removing each head. It gets `track` as a keyword argument.
     - `patching`: the effect of exchanging each head between two texts.
-    - `pair`: the difference between the attention maps of two heads.
-    - `other`: the difference to the attention maps of another checkpoint.
-    - `history`: the metrics over the training steps of these checkpoints.
+    - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
     - `known` gives the metrics of a checkpoint that were measured before, on the same windows.
-    - `event_file` encodes the snapshots of attention.html for TensorBoard's tab Attention.
+    - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
-    If attention.html cannot hold all tokens of the text, it shows only the first tokens. The
-    Jensen-Shannon distances are measured on the same tokens. Files of an earlier report that are
-    not part of this report are removed.
-
-    Returns the statistics of the heads, and the result of the ablation or None.
+    If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
+    an earlier report are replaced or removed. Returns the statistics of the heads, and the result
+    of the ablation or None. Raises UserError if a file of someone else would be overwritten.
     """
-    loaded = report.loaded
+    loaded, reading = report.loaded, report.reading
     folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
     old_files = files_of(folder)
+    result = ablation(track=track) if ablation else None
 
     def measure(model: "TrainedModel", **options: Any) -> HeadStatistics:
-        measured = measure_heads(
-            model.model,
-            report.windows,
-            source=report.source,
-            kinds=report.kinds,
-            thresholds=thresholds,
-            **options,
-        )
-        before = known(model)
-        if before is None:
-            return measured
-        return replace(measured, metrics=measured.metrics | before.metrics, types=before.types)
+        options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
+        measured = measure_heads(model.model, report.windows, **options)
+        if before := known(model):
+            return replace(measured, metrics=measured.metrics | before.metrics, types=before.types)
+        return measured
 
     statistics = measure(loaded, track=track)
-    ablation_result = ablation.run(loaded, track) if ablation else None
-    measured = [
-        (each, measure(each, uniform_metrics=statistics.uniform)) for each in track(history)
-    ]
-    statistics_over_steps = sorted(
-        ((stored.step, measurement) for stored, measurement in measured), key=lambda each: each[0]
-    )
-    if all(stored.step != loaded.step for stored in history):
-        measured.append((loaded, statistics))
-    measured.sort(key=lambda each: each[0].step)
-    reading = report.reading
-    shown = shown_tokens(reading, len(measured))
-    visible = visible_in(loaded.model, reading.tokens[None])
-    visible = None if visible is None else visible[0]  # (1, T, T)
-    maps = reading.attention.flatten(0, 1)
-    cut = None if visible is None else visible[:, :shown, :shown]
-    distances = jensen_shannon(maps[:, :shown, :shown], cut).cpu()
-    ablated = ablation_result.metrics if ablation_result else {}
-    rows = head_rows(statistics, ablated)
-    columns = column_rows(statistics, measured_on(report, statistics, ablation_result))
-    texts = {
-        "heads.csv": csv_text(with_uniform(rows, statistics)),
-        "columns.csv": csv_text(columns),
-        "similarity.csv": csv_text(matrix_rows(statistics.similarity, statistics.heads)),
-        "jensen_shannon.csv": csv_text(matrix_rows(distances, statistics.heads)),
-        "largest_weights.csv": csv_text(largest_weight_rows(reading, visible)),
+    by_step = {
+        each.step: (each, measure(each, uniform_metrics=statistics.uniform))
+        for each in track(history)
     }
-    predicted = reading.predictions(reading.targets(shown))
-    described = predicted, reading.labels[:shown], loaded.tokenizer.label
-    texts["lens.csv"] = csv_text(lens_rows(*described))
-    if shown > 1:
-        texts["pushes.csv"] = csv_text(push_rows(*described))
-    if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
-        texts["composition.csv"] = csv_text(composition_rows(loaded.model))
+    over_steps = [(step, of_step) for step, (_, of_step) in sorted(by_step.items())]
+    by_step = {loaded.step: (loaded, statistics)} | by_step
+    ablated = result.metrics if result else {}
+    shown = shown_tokens(reading, len(by_step))
     snapshots, losses = {}, []
-    for stored, of_step in measured:
-        same = stored is loaded
-        found = reading if same else stored.read(reading.tokens.tolist())
-        more = ablated if same else {}
-        snapshots[stored.step] = found.snapshot(of_step, shown, more_metrics=more)
+    for step, (stored, of_step) in sorted(by_step.items()):
+        found, more = reading, ablated
+        if stored is not loaded:
+            found, more = stored.read(reading.tokens.tolist()), {}
+        snapshots[step] = found.snapshot(of_step, shown, more_metrics=more)
         losses.append(found.loss(shown))
-    texts["attention.html"] = page_of(reading, list(snapshots.values()), losses)
-    if statistics_over_steps:
-        texts["history.csv"] = csv_text(history_rows(statistics_over_steps))
+    rows = tables.head_rows(statistics, ablated)
+    content = tables.summary(report, statistics, result, patching) | {"heads": rows}
+    texts = tables.tables_of(report, statistics, shown)
+    texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
+    texts["columns.csv"] = tables.csv_text(content["metrics"])
+    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses)
+    if over_steps:
+        texts["history.csv"] = tables.csv_text(tables.history_rows(over_steps))
     if patching:
-        texts["patching.csv"] = csv_text(patching_rows(patching[1]))
+        texts["patching.csv"] = tables.csv_text(tables.patching_rows(patching[1]))
     contents = {name: text.encode() for name, text in texts.items()}
     if event_file:
-        contents[EVENTS.format(seconds=int(time.time()))] = event_file(
-            {step: each.blobs() for step, each in snapshots.items()}
-        )
-    pictures = [
-        drawing.maps(reading),
-        drawing.metrics(statistics),
-        drawing.ablation(ablation_result) if ablation_result else (),
-        drawing.patching(*patching) if patching else (),
-        drawing.position(loaded),
-        drawing.difference_of_heads(reading, *pair) if pair else (),
-        drawing.difference_of_checkpoints(reading, loaded, other) if other else (),
-        drawing.history(statistics_over_steps) if statistics_over_steps else (),
-    ]
+        blobs = {step: each.blobs() for step, each in snapshots.items()}
+        contents[EVENTS.format(seconds=int(time.time()))] = event_file(blobs)
     files = ["heads.json", *contents]
-    content = summary(report, statistics, ablation_result) | {"metrics": columns, "heads": rows}
-    if patching:
-        content["patching"] = patching_summary(*patching)
-    list_files = partial(_write_json, folder / "heads.json", content)
+
+    def list_files(names: Sequence[str]) -> None:
+        """Every file is listed before it is written. So the next report recognizes all files of
+        this report, even if this process is killed."""
+        listed = {"files": list(dict.fromkeys(names))}
+        write_atomically(folder / "heads.json", json_text(content | listed, indent=2))
+
     list_files([*files, *old_files])
     for name, data in contents.items():
         with replacing(folder / name, size=len(data)) as stream:
             stream.write(data)
-    for name, picture in track(chain(*pictures)):
+    for name, picture in track(pictures_of(reading, statistics, result, patching, over_steps)):
         files += [f"{name}.png", f"{name}.svg"]
         list_files([*files, *old_files])
-        for file in files[-2:]:
-            with replacing(folder / file) as stream:
-                picture.savefig(stream, format=file.rpartition(".")[2])
+        for form in ("png", "svg"):
+            with replacing(folder / f"{name}.{form}") as stream:
+                picture.savefig(stream, format=form)
     list_files(files)
     for name in set(old_files) - set(files):
         (folder / name).unlink(missing_ok=True)
-    return statistics, ablation_result
-
-
-def _write_json(file: Path, content: dict[str, Any], files: Sequence[str]) -> None:
-    """Write heads.json with a list of the report's files. Every file is added to the list before
-    the file is written. So the next report recognizes all files of this report, even if this
-    process is killed."""
-    names = list(dict.fromkeys(files))
-    write_atomically(file, json_text(content | {"files": names}, indent=2))
-
-
-def measured_on(
-    report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
-) -> dict[str, str]:
-    """For each metric in the table of heads, a description of the text that the metric was measured
-    on."""
-    texts = dict.fromkeys([*statistics.metrics, "uniqueness"], report.source)
-    texts |= {
-        name: "repeated random texts" for name in REPEAT_METRICS if name in statistics.metrics
-    }
-    of_weights = [name for name in WEIGHT_METRICS if name in statistics.metrics]
-    texts |= dict.fromkeys(of_weights, "the weights of the model")
-    for name in ablation_result.metrics if ablation_result else ():
-        texts[name] = "repeated random texts" if "induction" in name else "validation windows"
-    return texts
-
-
-def summary(
-    report: ReportInput, statistics: HeadStatistics, ablation_result: AblationResult | None
-) -> dict[str, Any]:
-    """The part of heads.json that describes the report as a whole, not single heads or metrics."""
-    content = {
-        "checkpoint": str(report.loaded.path),
-        "step": report.loaded.step,
-        "windows": len(report.windows),
-        "tokens": report.windows.size(1),
-        "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
-        "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
-        "measured_on": {
-            "similarity.csv": report.source,
-            "jensen_shannon.csv": "the text of attention.html",
-            "lens.csv": "the text of attention.html",
-            "pushes.csv": "the text of attention.html",
-            "attention.html": "the beginning of `text`",
-        },
-        **between_heads(statistics),
-    }
-    if ablation_result:
-        content["ablation"] = {
-            "replace_by": ablation_result.replace_by,
-            "windows": ablation_result.windows,
-            "loss": ablation_result.loss,
-            "correlation_with_loss_change": {
-                name: ablation_result.correlation(name)
-                for name in ("gradient_importance", "loss_change_estimate")
-            },
-        }
-    return content
-
-
-def patching_summary(texts: PatchTexts, result: PatchingResult) -> dict[str, Any]:
-    """The part of heads.json that describes the activation patching."""
-    return {
-        "clean": texts.clean_labels,
-        "corrupted": texts.corrupted_labels,
-        "position": texts.position,
-        "metric": texts.metric_name,
-        "metric_clean": result.clean,
-        "metric_corrupted": result.corrupted,
-        "heads": patching_rows(result),
-    }
+    return statistics, result
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of an earlier report in the folder. The heads.json of that report lists them.
-
-    Raises UserError if a file that is not listed has the name of a report file, because this report
-    could overwrite it.
-    """
+    """The files of an earlier report in the folder, which its heads.json lists. Raises UserError if
+    another file has the name of a report file, because this report could overwrite it."""
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
     # The caller deletes the returned files. So accept only names of report files, in case
@@ -282,3 +143,67 @@ def files_of(folder: Path) -> list[str]:
                 "overwritten: choose another folder, or move the file away"
             )
     return names
+
+
+def pictures_of(
+    reading: Reading,
+    statistics: HeadStatistics,
+    ablation: AblationResult | None,
+    patching: tuple[PatchTexts, PatchingResult] | None,
+    history: Sequence[tuple[int, HeadStatistics]],
+) -> Iterator[tuple[str, Figure]]:
+    """All pictures of a report, each with its file name without extension."""
+    for layer, weights in enumerate(reading.attention):
+        picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
+        yield f"attention_layer_{layer}", picture
+    scales: Any = {"ends": colour_scales(statistics.metrics, statistics.tokens)}
+    scales["marks"] = statistics.uniform
+    yield (
+        "metrics",
+        pictures.heatmaps_of(statistics.metrics, title="Metrics of all heads", **scales),
+    )
+    texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
+    picture = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
+    yield "similarity", picture
+    if ablation:
+        yield "ablation", changes(ablation)
+    if patching:
+        yield "patching", scores(*patching)
+    if position := pictures.position_picture(reading.model.position):
+        yield "position", position
+    if history:
+        yield "history", lines(history)
+
+
+def changes(result: AblationResult) -> Figure:
+    replacement = "its mean" if result.replace_by == "mean" else "zero"
+    label = (
+        f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
+        "the head helps"
+    )
+    names = {"loss_change": "measured:", "loss_change_estimate": "estimated from gradients:"}
+    values = {text: result.metrics[name] for name, text in names.items() if name in result.metrics}
+    title = "Change of the loss without each head"
+    return pictures.changes_of_heads(values, title=title, label=label)
+
+
+def scores(texts: PatchTexts, result: PatchingResult) -> Figure:
+    place = "at all tokens"
+    if texts.position is not None:
+        labels = (each[texts.position] for each in (texts.clean_labels, texts.corrupted_labels))
+        place = f"at token {texts.position} ({' / '.join(labels)})"
+    title = (
+        f"Activation patching of heads {place}\nclean: {''.join(texts.clean_labels)}\n"
+        f"corrupted: {''.join(texts.corrupted_labels)}\n{texts.metric_name}: "
+        f"{result.clean:.3g} (clean), {result.corrupted:.3g} (corrupted)"
+    )
+    return pictures.patching_of_heads(result.denoising, result.noising, title=title)
+
+
+def lines(history: Sequence[tuple[int, HeadStatistics]]) -> Figure:
+    values = {
+        name: torch.stack([statistics.metrics[name] for _, statistics in history])
+        for name in history[0][1].metrics
+    }
+    steps = [step for step, _ in history]
+    return pictures.history(steps, values, title="Metrics of all heads during training")
