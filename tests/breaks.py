@@ -413,13 +413,12 @@ analysis/activations.py
 + outputs[:, positions], output_matrices(layer)) + output_bias(layer)
 > analysis/test_what_heads_write.py::test_a_reading_has_what_every_part_adds
 # the scores forget the bias of the position encoding
-- options: Any = {"position": model.position, "mask"
+- options: Any = {"position": self.model.position, "mask"
 + options: Any = {"position": None, "mask"
 > nn/test_capture.py::test_weights_are_those_that_every_layer_gives_when_asked
 # a reading records a graph although nobody has asked for gradients
--         with torch.set_grad_enabled(self.gradients):
--             return self.model.unembed(self.residual[..., -1, :, :])
-+         return self.model.unembed(self.residual[..., -1, :, :])
+-         with torch.set_grad_enabled(activations.gradients):
++         with torch.enable_grad():
 > analysis/test_what_heads_write.py::test_a_reading_has_what_every_part_adds
 nn/capture.py
 # an error leaves a hook on a layer
