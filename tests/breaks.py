@@ -450,7 +450,7 @@ analysis/path_patching.py
 + block = model.blocks[layer]
 +         x = x + block.attention(block.attention_norm(x), position=model.position)
 > analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
-viewer/static/store.js
+viewer/static/predictions.js
 # the lens shows the probabilities of the layer after
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]

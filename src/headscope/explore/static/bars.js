@@ -2,7 +2,7 @@
 // make of it. Two bars per token when heads are switched or another model is compared.
 
 import { card, make } from "./viewer/dom.js";
-import { numberField, redraw } from "./editor.js";
+import { numberField, redraw } from "./controls.js";
 import { percentText } from "./viewer/next.js";
 import { texts } from "./viewer/texts.js";
 import { explain } from "./viewer/tooltip.js";
@@ -24,12 +24,16 @@ export function createBars(parent, actions) {
   const elsewhere = make(section, "p", { class: "quiet" });
   make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
 
+  /** Shows what the lens and the heads say about this token. */
+  function target(id) {
+    actions.change({ target: actions.now().target === id ? null : id });
+  }
+
   function showRow({ id, label, probability, sampled, other }, answer, compared, otherModel) {
     const row = make(rows, "div", { class: "bar-row" });
     row.classList.toggle("cut", sampled === 0);
-    const pick = make(row, "button", { type: "button", class: "pick token-name", dir: "auto",
-                                       "aria-label": TEXTS.pick(label) }, label);
-    pick.addEventListener("click", () => actions.pick(id, answer));
+    make(row, "button", { type: "button", class: "pick token-name", dir: "auto", "aria-label": TEXTS.pick(label),
+                          click: () => actions.pick(id, answer) }, label);
     const bars = make(row, "span", { class: "pair", "aria-hidden": "true" });
     const bar = (name, share) => make(bars, "i", { class: `share ${name}` })
       .style.setProperty("--value", `${100 * (share ?? 0)}%`);
@@ -41,9 +45,8 @@ export function createBars(parent, actions) {
       ? (other === undefined ? "" : (otherModel ? TEXTS.elsewhere : TEXTS.before)(percentText(other)))
       : sampled === 0 ? TEXTS.cutAway : TEXTS.sampled(percentText(sampled)));
     const ask = make(row, "button", { type: "button", class: "ask", "aria-pressed": id === answer.target.id,
-                                      "aria-label": TEXTS.ask(label) }, "?");
+                                      "aria-label": TEXTS.ask(label), click: () => target(id) }, "?");
     explain(ask, TEXTS.aboutAsk);
-    ask.addEventListener("click", () => actions.target(id));
   }
 
   return {

@@ -2,7 +2,9 @@
 
 import { make } from "./viewer/dom.js";
 import { api } from "./api.js";
-import { button, markUnknown, redraw } from "./editor.js";
+import { button, markUnknown, redraw } from "./controls.js";
+import { textField } from "./editor.js";
+import { fill, labelled } from "./viewer/fields.js";
 import { list, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName } from "./viewer/state.js";
@@ -15,8 +17,11 @@ export function createPatch(parent, actions) {
   const section = make(parent, "details", { class: "card patch-card" });
   make(section, "summary", {}, TEXTS.patch);
   make(section, "p", { class: "quiet" }, TEXTS.aboutPatch);
-  const field = make(section, "textarea", { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second,
-                                            spellcheck: false, dir: "auto" });
+  const { show: showSecond } = textField(section, { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second },
+    (second, begins) => {
+      asked = {};
+      actions.change({ second, copies: [] }, begins);
+    });
   const notes = make(section, "p", { class: "notes" });
   const body = make(section, "div", { class: "patched" });
   const pairs = make(body, "div", { class: "token-pairs", role: "group", "aria-label": TEXTS.positions });
@@ -27,8 +32,7 @@ export function createPatch(parent, actions) {
   const chips = make(body, "p", { class: "chips" });
   const answers = make(body, "div", { class: "buttons" });
   const chosen = ["right", "wrong"].map((name) => {
-    const box = make(answers, "label", {}, `${TEXTS.answers[name]} `);
-    const select = make(box, "select", { "aria-label": TEXTS.answers[name] });
+    const select = labelled(answers, TEXTS.answers[name]);
     select.addEventListener("change", () => {
       asked[name] = Number(select.value);
       update();
@@ -48,14 +52,6 @@ export function createPatch(parent, actions) {
   let asking = null;
   let shownFor = "";
 
-  let typed = false; // as in editor.js
-  field.addEventListener("input", () => {
-    asked = {};
-    actions.change({ second: field.value, copies: [] }, !typed);
-    typed = true;
-  });
-  field.addEventListener("blur", () => { typed = false; });
-
   function copy(at) {
     const head = view.head;
     const others = actions.now().copies.filter((each) => each.head !== head || each.position !== at);
@@ -65,10 +61,9 @@ export function createPatch(parent, actions) {
   async function update(everyHead = false) {
     asking?.abort();
     asking = new AbortController();
-    const { model, zero, mean, half, text, tokens } = main.request;
     try {
-      const answer = await api.patch({ model, zero, mean, half, text, tokens, other: state.second,
-                                       copies: state.copies, every_head: everyHead, ...asked }, asking.signal);
+      const answer = await api.patch({ ...main.request, other: state.second, copies: state.copies,
+                                       every_head: everyHead, ...asked }, asking.signal);
       if (answer.every_head) tried = { texts: textsOf(), right: answer.right.id, wrong: answer.wrong.id,
                                        effects: answer.every_head };
       draw(answer);
@@ -79,10 +74,7 @@ export function createPatch(parent, actions) {
     }
   }
 
-  const textsOf = () => {
-    const { model, zero, mean, half, text, tokens } = main.request;
-    return JSON.stringify([model, zero, mean, half, text, tokens, state.second]);
-  };
+  const textsOf = () => JSON.stringify([main.request, state.second]);
 
   /** The copies, each with a button that removes it. */
   function showCopies() {
@@ -106,7 +98,7 @@ export function createPatch(parent, actions) {
     const { tokens: [first, second], unknown, problem, right, wrong, next, difference } = answer;
     position = Math.min(wanted, first.length - 1);
     notes.replaceChildren();
-    if (unknown[1].length > 0) markUnknown(notes, state.second, unknown[1]);
+    markUnknown(notes, state.second, unknown[1]);
     redraw(pairs, () => {
       for (let at = 0; at < Math.max(first.length, second.length); at++) {
         const pair = button(pairs, "", () => {
@@ -120,14 +112,11 @@ export function createPatch(parent, actions) {
     buttons.hidden = answers.hidden = false;
     here.textContent = TEXTS.copyHere(view.head, first[position], position);
     everywhere.textContent = TEXTS.copyAll(view.head);
-    const signed = differenceText;
-    for (const { name, select } of chosen) {
-      select.replaceChildren();
-      for (const { id, label } of next) make(select, "option", { value: id }, label);
-      select.value = (name === "right" ? right : wrong).id;
-    }
-    says.textContent = TEXTS.answer(right.label, wrong.label, signed(difference.before), signed(difference.other),
-                                    state.copies.length ? signed(difference.after) : null);
+    const options = { "": next.map(({ id, label }) => [id, label]) };
+    for (const { name, select } of chosen) fill(select, options, answer[name].id);
+    const [before, other, after] = [difference.before, difference.other, difference.after].map((value) =>
+      differenceText(value));
+    says.textContent = TEXTS.answer(right.label, wrong.label, before, other, state.copies.length ? after : null);
     table.replaceChildren();
     const head = make(make(table, "thead"), "tr");
     for (const name of TEXTS.columns) make(head, "th", { scope: "col" }, name);
@@ -156,7 +145,7 @@ export function createPatch(parent, actions) {
     show(...shown) {
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
-      if (field.value !== state.second) field.value = state.second;
+      showSecond(state.second);
       body.hidden = !state.second;
       if (state.second && shownFor === "") section.open = true;
       const key = JSON.stringify([textsOf(), state.copies, view.head]);

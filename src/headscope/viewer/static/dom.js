@@ -1,11 +1,15 @@
 // Elements and canvases. Texts are inserted only as textContent or as attributes, never as HTML.
 
-/** Appends a new element with attributes and a text to `parent`. */
+/** Makes an element with attributes and a text, and appends it to `parent` unless that is null. An
+    attribute that is a function listens to the event with its name. */
 export function make(parent, tag, attributes = {}, text = "") {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else element.setAttribute(name, value);
+  }
   element.textContent = text;
-  parent.append(element);
+  parent?.append(element);
   return element;
 }
 

@@ -180,7 +180,6 @@ export const texts = {
     allHeadsOn: "all heads on",
     compared: "compared",
     list: (names) => names.slice(0, 4).join(", ") + (names.length > 4 ? ` and ${names.length - 4} more` : ""),
-    step: (step) => `step ${step}`,
 
     text: "Your text",
     write: "▶ Write",

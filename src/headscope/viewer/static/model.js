@@ -2,6 +2,7 @@
 
 import { own } from "./dom.js";
 import { metricOf, titleOf } from "./names.js";
+import { predictionsOf } from "./predictions.js";
 import { WEIGHTS, differenceText, differences, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
 import { texts } from "./texts.js";
@@ -43,7 +44,7 @@ export async function withWeights(store, model) {
     thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
     weights(model),
     comparison ? weights(comparison) : null,
-    kept === null ? null : store.predictions(history, index, opened, kept)
+    kept === null ? null : predictionsOf(store, history, index, opened, kept)
       .catch(({ message }) => ({ problem: message })), // the weights may be fine
   ]);
   const values = other ? difference(mine, other) : mine;

@@ -1,7 +1,7 @@
 // The entry of TensorBoard's tab: the data comes from the routes of the plugin.
 
 import { createAddress } from "./state.js";
-import { DataError, createStore } from "./store.js";
+import { DataError, answered, createStore } from "./store.js";
 import { connect } from "./tensorboard.js";
 import { LOCALE, texts } from "./texts.js";
 import { createViewer } from "./viewer.js";
@@ -14,20 +14,8 @@ const url = (route, parameters = {}) => {
   return address;
 };
 
-/** Gets an answer of the plugin. An error becomes the line that the plugin says. */
-async function get(address) {
-  let response;
-  try {
-    response = await fetch(address);
-  } catch {
-    throw new DataError(texts.data.noAnswer);
-  }
-  if (response.ok) return response;
-  const said = await response.json().catch(() => ({}));
-  throw new DataError(said.error ?? texts.data.refused(response.status));
-}
-
-const json = async (route, parameters) => (await get(url(route, parameters))).json();
+const get = (...address) => answered(fetch(url(...address)), texts.data);
+const json = async (route, parameters) => (await get(route, parameters)).json();
 
 /** The window whose URL the user sees: TensorBoard's, or this one if it cannot be reached. */
 function visibleWindow() {
@@ -69,7 +57,7 @@ export async function render() {
       return shown;
     },
     history: (run, text) => json("history", { run, text }),
-    part: async (key) => (await get(url("part", { key }))).body,
+    part: async (key) => (await get("part", { key })).body,
   });
   // TensorBoard keeps entries p.<plugin>.<name> of the part of its URL after "#".
   const address = createAddress(visibleWindow(), "p.headscope.");
