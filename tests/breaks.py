@@ -492,8 +492,8 @@ viewer/static/viewer.js
 > viewer/test_page_layout.py::test_the_opened_head_is_in_sight_after_a_click_and_its_headline_takes_one_line
 viewer/static/chart.js
 # labels of lines give the values at the last step
-- shortText(valuesOf(model, head)[model.index])
-+ shortText(value)
+- shortText(values[model.index])
++ shortText(values.at(-1))
 > viewer/test_page_layout.py::test_the_labels_of_lines_have_the_values_at_the_cursor
 viewer/static/timeline.js
 # the pointer reads the value at the cursor, not at its own step

@@ -1,6 +1,7 @@
 // The thumbnails of all heads, one row per layer.
 
-import { card, fit, make, own, write } from "./dom.js";
+import { fit } from "./canvas.js";
+import { card, make, own, write } from "./dom.js";
 import { NO_NAME, background, nameOf, scoreText, shortName, titleOf } from "./names.js";
 import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";

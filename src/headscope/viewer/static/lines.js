@@ -1,6 +1,7 @@
 // Lines from queries (left) to keys (right). Only the visible rows are drawn.
 
-import { card, fit, make, shortened, write } from "./dom.js";
+import { drawText, fit } from "./canvas.js";
+import { card, make, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
 import { texts } from "./texts.js";
 import { at } from "./weights.js";
@@ -52,8 +53,6 @@ export function createLines(parent, actions) {
     const context = fit(canvas, width, height);
     const top = scroller.scrollTop;
     const column = Math.min(170, Math.floor(width * 0.33));
-    context.font = `12px ${theme.font}`;
-    context.textBaseline = "middle";
     drawCurves(context, column, width - column, top, height);
 
     const { looks, looked } = shadesOf(current, pointed);
@@ -73,10 +72,8 @@ export function createLines(parent, actions) {
           context.lineWidth = 2;
           context.strokeRect(x + 1, y + 2, column - 2, row - 4);
         }
-        context.fillStyle = style?.text ?? theme.ink;
-        context.textAlign = align;
-        const text = shortened(context, labels[token], column - 14);
-        context.fillText(text, align === "right" ? x + column - 7 : x + 7, y + row / 2 + 0.5);
+        const look = { colour: style?.text ?? theme.ink, font: "12px", align, room: column - 14 };
+        drawText(context, theme, labels[token], align === "right" ? x + column - 7 : x + 7, y + row / 2 + 0.5, look);
       };
       cell(0, looked[token], token === focus ? theme.looks : null, "right");
       const isKey = token === (pointed?.key ?? pointed?.token);

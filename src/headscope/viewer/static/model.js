@@ -3,7 +3,7 @@
 import { own } from "./dom.js";
 import { metricOf, titleOf } from "./names.js";
 import { predictionsOf } from "./predictions.js";
-import { WEIGHTS, differenceText, differences, reachOf, stepText } from "./scales.js";
+import { WEIGHTS, differenceText, differences, nearest, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
 import { texts } from "./texts.js";
 import { difference, triangle } from "./weights.js";
@@ -65,7 +65,7 @@ async function choose(store, runs, state) {
   const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
   const history = await store.history(run.name, tag);
   const { steps, heads, labels } = history;
-  const index = state.step === null ? steps.length - 1 : nearest(steps, state.step);
+  const index = state.step === null ? steps.length - 1 : nearest(numbersOf(steps), state.step);
   const last = stepOf(history, steps.length - 1);
   const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
   const opened = headNumber(state.head, history) ?? best;
@@ -85,7 +85,7 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
   if (kind === "") return { comparison: null };
   const found = { kind, choice: value, history, index, opened };
   if (kind === "step") {
-    found.index = nearest(history.steps, Number(value) || 0);
+    found.index = nearest(numbersOf(history.steps), Number(value) || 0);
     found.choice = String(history.steps[found.index].step);
     found.what = texts.step(stepText(history.steps[found.index].step));
   } else if (kind === "head") {
@@ -105,20 +105,15 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     if (JSON.stringify(labels) !== JSON.stringify(history.labels)) {
       return refuse(texts.compare.otherTokens(value));
     }
-    found.index = nearest(steps, history.steps[index].step);
+    found.index = nearest(numbersOf(steps), history.steps[index].step);
     found.what = found.history.name ?? texts.compare.runAtStep(value, stepText(steps[found.index].step));
   }
   found.step = stepOf(found.history, found.index);
   return { comparison: found };
 }
 
+const numbersOf = (steps) => steps.map(({ step }) => step);
 const refuse = (problem) => ({ comparison: null, problem });
-
-/** The index of the step that is nearest to `wanted`. */
-export function nearest(steps, wanted) {
-  const distances = steps.map(({ step }) => Math.abs(step - wanted));
-  return distances.indexOf(Math.min(...distances));
-}
 
 /** "train/loss 5.12": the last loss that was logged until this step, or "" if there is none. */
 function lossText(step, { name, steps, values }) {

@@ -1,9 +1,10 @@
 // What the model predicts after the selected token: the most likely tokens, the logit lens, what each
 // head adds, and the probability of the token that follows over the steps.
 
-import { curve } from "./chart.js";
-import { card, fit, make } from "./dom.js";
-import { differenceText, stepText, timeAxis } from "./scales.js";
+import { drawAxis, drawLine, fit, heightIn } from "./canvas.js";
+import { xsOf } from "./chart.js";
+import { card, make } from "./dom.js";
+import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
 import { texts } from "./texts.js";
 import { explain } from "./tooltip.js";
@@ -29,12 +30,9 @@ export function list(rows, shown) {
   const name = focused < 0 ? null : rows.children[focused].querySelector("bdi").textContent;
   rows.replaceChildren();
   for (const { before = "", text, note, share, sign = "", marked, click } of shown) {
-    const row = make(rows, click ? "button" : "div", { class: `row ${marked ? "marked" : ""}` });
-    if (click) {
-      row.type = "button";
-      row.setAttribute("aria-pressed", marked);
-      row.addEventListener("click", click);
-    }
+    const row = make(rows, click ? "button" : "div", {
+      class: `row ${marked ? "marked" : ""}`, ...(click && { type: "button", "aria-pressed": marked, click }),
+    });
     make(row, "span", { class: "before" }, before);
     make(row, "bdi", { class: "token-name" }, text);
     const bar = make(row, "i", { class: `share ${sign}`, "aria-hidden": "true" });
@@ -65,12 +63,7 @@ export function createNext(parent, actions) {
   let current = null;
 
   const following = ({ labels, kept }) => labels[kept + 1];
-  const bold = (text) => {
-    const part = document.createElement("bdi");
-    part.className = "token-name";
-    part.textContent = text;
-    return part;
-  };
+  const bold = (text) => make(null, "bdi", { class: "token-name" }, text);
   const signed = (value, most) =>
     ({ note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more" });
 
@@ -86,35 +79,23 @@ export function createNext(parent, actions) {
 
   // ---- The chart over the steps ------------------------------------------------------------------
 
-  const probabilities = ({ history, kept }) =>
-    history.steps.map(({ next }) => next[kept] ?? null);
-
-  function xOf({ history }) {
-    const place = timeAxis(history.steps.map(({ step }) => step));
-    const width = canvas.clientWidth - LEFT - 10;
-    return (index) => LEFT + place(history.steps[index].step) * width;
+  function areaOf({ history }) {
+    const [left, right] = [LEFT, canvas.clientWidth - 10];
+    return { left, right, top: 8, height: HEIGHT - 16, x: timeAxis(history.steps, left, right) };
   }
 
   function showSteps(model) {
-    const { history, theme, index } = model;
-    const values = probabilities(model);
+    const { history, theme, step, kept } = model;
+    const values = history.steps.map(({ next }) => next[kept] ?? null);
     steps.part.hidden = history.steps.length < 2 || following(model) === undefined;
     if (steps.part.hidden) return;
     const context = fit(canvas, canvas.clientWidth, HEIGHT);
-    const x = xOf(model);
-    const y = (share) => 8 + (1 - share) * (HEIGHT - 16);
-    context.font = `11px ${theme.font}`;
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    context.strokeStyle = theme.rule;
-    context.fillStyle = theme.quiet;
-    for (const share of [0, 0.5, 1]) {
-      context.fillText(`${100 * share} %`, LEFT - 6, y(share));
-      context.strokeRect(LEFT, y(share), canvas.clientWidth - LEFT - 10, 0);
-    }
-    curve(context, values, x, y, theme.looks, 2, []);
+    const area = areaOf(model);
+    const y = heightIn(area, [0, 1]);
+    drawAxis(context, theme, area, y, [0, 0.5, 1], (share) => `${100 * share} %`);
+    drawLine(context, xsOf(model, area), values.map(y), theme.looks, 2);
     context.fillStyle = theme.accent;
-    context.fillRect(x(index) - 1, 4, 2, HEIGHT - 10);
+    context.fillRect(area.x(step.step) - 1, 4, 2, HEIGHT - 10);
     const learned = values.findIndex((share) => share >= LIKELY);
     steps.more.textContent = learned < 0 ? TEXTS.below(LIKELY)
       : TEXTS.first(LIKELY, stepText(history.steps[learned].step));
@@ -122,10 +103,8 @@ export function createNext(parent, actions) {
   }
 
   function moveTo(event) {
-    const x = xOf(current);
     const at = event.clientX - canvas.getBoundingClientRect().left;
-    const distances = current.history.steps.map((_, index) => Math.abs(x(index) - at));
-    const index = distances.indexOf(Math.min(...distances));
+    const index = nearest(xsOf(current, areaOf(current)), at);
     if (index !== current.index) actions.move(index);
   }
   canvas.addEventListener("pointerdown", (event) => {

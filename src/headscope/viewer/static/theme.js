@@ -54,11 +54,16 @@ const readable = (colour) => (luminance(colour) > 0.19 ? "#10151c" : "#ffffff");
 /** A text colour that can be read on a colour such as #0072b2. */
 export const textOn = (hexadecimal) => readable(channels(hexadecimal));
 
+/** The channels of a colour between two others: of the first one if `share` is 0, of the second if it is 1. */
+export function mixed(first, second, share) {
+  const to = channels(second);
+  return channels(first).map((low, i) => Math.round(low + share * (to[i] - low)));
+}
+
 /** `count` backgrounds from the paper to `colour`, each with a text colour that can be read on it. */
 export function tints(paper, colour, count) {
-  const [from, to] = [channels(paper), channels(colour)];
   return Array.from({ length: count }, (_, level) => {
-    const mixed = from.map((low, i) => Math.round(low + (level / (count - 1)) * (to[i] - low)));
-    return { back: `rgb(${mixed})`, text: readable(mixed) };
+    const back = mixed(paper, colour, level / (count - 1));
+    return { back: `rgb(${back})`, text: readable(back) };
   });
 }
