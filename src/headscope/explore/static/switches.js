@@ -5,7 +5,7 @@ import { EMPTY, switchesOf } from "./address.js";
 import { button, disable, redraw } from "./controls.js";
 import { radios } from "./viewer/fields.js";
 import { differenceText } from "./viewer/scales.js";
-import { headName } from "./viewer/state.js";
+import { headName, headsOf } from "./viewer/state.js";
 import { texts } from "./viewer/texts.js";
 
 const TEXTS = texts.explore;
@@ -39,7 +39,7 @@ export function createSwitches(parent, actions) {
   let rewriting = null;
   let shownFor = ""; // what the written texts belong to
 
-  const every = () => Array.from({ length: main.about.layers * main.about.heads }, (_, n) => headName(n, main.about.heads));
+  const every = () => headsOf(main.about).map((head) => headName(head, main.about.heads));
   const inLayer = () => every().filter((head) => head.split("H")[0] === opened.split("H")[0]);
   const lists = () => Object.entries(switchesOf(actions.now()));
   const wayOf = (head) => lists().find(([, heads]) => heads.includes(head))?.[0] ?? "on";

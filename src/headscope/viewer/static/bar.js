@@ -3,7 +3,7 @@
 import { make } from "./dom.js";
 import { fill, labelled, radios } from "./fields.js";
 import { stepText } from "./scales.js";
-import { headName } from "./state.js";
+import { headName, headsOf } from "./state.js";
 import { texts } from "./texts.js";
 
 const TEXTS = texts.bar;
@@ -52,7 +52,7 @@ function choicesOf({ layers, heads, steps }, runs, state) {
   return {
     "": [["", TEXTS.nothing]],
     [TEXTS.anotherRun]: others(true),
-    [TEXTS.anotherHead]: Array.from({ length: layers * heads }, (_, n) => headName(n, heads))
+    [TEXTS.anotherHead]: headsOf({ layers, heads }).map((head) => headName(head, heads))
       .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
     [TEXTS.anotherStep]: steps.length < 2 ? []
       : steps.map(({ step }) => [`step:${step}`, texts.step(stepText(step))]),

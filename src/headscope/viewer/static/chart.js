@@ -4,7 +4,7 @@
 import { drawAcross, drawAxis, drawLine, drawText, heightIn } from "./canvas.js";
 import { own } from "./dom.js";
 import { shortText, stepText, ticksOf } from "./scales.js";
-import { headName } from "./state.js";
+import { headName, headsOf } from "./state.js";
 
 export const LINES = 116; // heights in pixels
 export const LOSS = 28;
@@ -14,7 +14,7 @@ const FEW = 9; // up to this number, all heads have a colour and a label
 /** The heads that get a colour and a label: all if they are few, otherwise those with the largest
     values over all steps, and always the opened head. */
 export function labelledHeads(model) {
-  const all = Array.from({ length: model.history.layers * model.history.heads }, (_, head) => head);
+  const all = headsOf(model.history);
   if (all.length <= FEW) return all;
   const most = all.map((head) => Math.max(...valuesOf(model, head).map((value) => value ?? -Infinity)));
   const top = all.sort((a, b) => most[b] - most[a]).slice(0, LABELLED);
@@ -51,11 +51,11 @@ export function drawOtherLines(context, model, area) {
   drawAxis(context, theme, area, y, [low, (low + high) / 2, high], (value) => String(Number(value.toPrecision(3))));
   const uniform = own(history.uniform, metric);
   if (uniform >= low && uniform <= high) drawAcross(context, area, y(uniform), theme.quiet, [1, 5]);
-  const count = history.layers * history.heads;
-  if (count <= FEW) return;
+  const heads = headsOf(history);
+  if (heads.length <= FEW) return;
   context.globalAlpha = 0.35;
   const xs = xsOf(model, area);
-  for (let head = 0; head < count; head++) drawLine(context, xs, valuesOf(model, head).map(y), theme.grey);
+  for (const head of heads) drawLine(context, xs, valuesOf(model, head).map(y), theme.grey);
   context.globalAlpha = 1;
 }
 

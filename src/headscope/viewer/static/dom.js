@@ -1,13 +1,19 @@
 // Elements. Texts are inserted only as textContent or as attributes, never as HTML.
 
-/** Makes an element with attributes and a text, and appends it to `parent` unless that is null. An
-    attribute that is a function listens to the event with its name. */
-export function make(parent, tag, attributes = {}, text = "") {
-  const element = document.createElement(tag);
+/** Sets attributes of an element, or removes those that are undefined. A function listens to the event
+    with its name. */
+export function set(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name, value);
+    else if (value === undefined) element.removeAttribute(name);
     else element.setAttribute(name, value);
   }
+}
+
+/** Makes an element with attributes and a text, and appends it to `parent` unless that is null. */
+export function make(parent, tag, attributes = {}, text = "") {
+  const element = document.createElement(tag);
+  set(element, attributes);
   element.textContent = text;
   parent?.append(element);
   return element;

@@ -1,11 +1,11 @@
 // The thumbnails of all heads, one row per layer.
 
 import { fit } from "./canvas.js";
-import { card, make, own, write } from "./dom.js";
+import { card, make, own, set, write } from "./dom.js";
 import { NO_NAME, background, nameOf, scoreText, shortName, titleOf } from "./names.js";
 import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
-import { headName } from "./state.js";
+import { headName, headsOf } from "./state.js";
 import { texts } from "./texts.js";
 
 const TEXTS = texts.heads;
@@ -33,15 +33,15 @@ export function createGrid(parent, actions) {
     grid.classList.toggle("few", heads <= 4);
     make(grid, "span", { class: "corner" });
     for (let head = 0; head < heads; head++) make(grid, "span", { class: "head" }, `H${head}`);
-    cells = Array.from({ length: layers * heads }, (_, number) => {
+    cells = headsOf({ layers, heads }).map((number) => {
       if (number % heads === 0) make(grid, "span", { class: "layer" }, `L${number / heads}`);
-      const button = make(grid, "button", { type: "button", tabindex: -1, "aria-pressed": false });
+      const click = ({ shiftKey }) => (shiftKey && number !== opened
+        ? actions.change({ compare: `head:${headName(number, heads)}` }) : actions.open(number));
+      const button = make(grid, "button", { type: "button", tabindex: -1, "aria-pressed": false, click });
       const place = make(button, "i");
       const name = make(button, "span", { class: "name", dir: "auto" });
       const score = make(button, "span", { class: "score" });
       const change = make(button, "span", { class: "score" });
-      button.addEventListener("click", ({ shiftKey }) => (shiftKey && number !== opened
-        ? actions.change({ compare: `head:${headName(number, heads)}` }) : actions.open(number)));
       return { button, place, name, score, change };
     });
     opened = null;
@@ -60,10 +60,8 @@ export function createGrid(parent, actions) {
 
   function press(head) {
     if (head === opened) return;
-    for (const [number, on] of [[opened, false], [head, true]]) {
-      cells[number]?.button.setAttribute("tabindex", on ? "0" : "-1");
-      cells[number]?.button.setAttribute("aria-pressed", on);
-    }
+    if (opened !== null) set(cells[opened].button, { tabindex: -1, "aria-pressed": false });
+    set(cells[head].button, { tabindex: 0, "aria-pressed": true });
     opened = head;
   }
 
@@ -96,8 +94,7 @@ export function createGrid(parent, actions) {
       write(name, text);
       write(score, scoreText(step, number));
       if (button.title === title) return;
-      button.title = title;
-      button.setAttribute("aria-label", title);
+      set(button, { title, "aria-label": title });
       name.style.setProperty("--look", background(written));
     });
     write(about, [

@@ -20,21 +20,17 @@ export function createLines(parent, actions) {
   const spacer = make(scroller, "div");
 
   let current = null;
-  let pointed = null;
+  let pointed = {};
   let row = 20; // height of a token in pixels
 
-  const tokenAt = (event) =>
-    Math.floor((event.clientY - scroller.getBoundingClientRect().top + scroller.scrollTop) / row);
-  const inRange = (token) => current && token >= 0 && token < current.tokens;
-  scroller.addEventListener("pointermove", (event) => {
-    const token = tokenAt(event);
-    if (inRange(token)) actions.point({ token });
+  const listen = (type, act) => scroller.addEventListener(type, (event) => {
+    const y = event.clientY - scroller.getBoundingClientRect().top + scroller.scrollTop;
+    const token = Math.floor(y / row);
+    if (current && token >= 0 && token < current.tokens) act(token);
   });
+  listen("pointermove", actions.pointAt);
+  listen("click", actions.keep);
   scroller.addEventListener("pointerleave", () => actions.point(null));
-  scroller.addEventListener("click", (event) => {
-    const token = tokenAt(event);
-    if (inRange(token)) actions.keep(token);
-  });
   scroller.addEventListener("scroll", draw, { passive: true });
 
   function layOut() {
@@ -53,16 +49,16 @@ export function createLines(parent, actions) {
     const context = fit(canvas, width, height);
     const top = scroller.scrollTop;
     const column = Math.min(170, Math.floor(width * 0.33));
-    drawCurves(context, column, width - column, top, height);
-
-    const { looks, looked } = shadesOf(current, pointed);
-    const focus = pointed?.token ?? pointed?.query;
     const first = Math.floor(top / row);
     const last = Math.min(tokens - 1, Math.ceil((top + height) / row));
+    drawCurves(context, column, width - column, top, first, last);
+
+    const { query: focus, key } = pointed;
+    const { looks, looked } = shadesOf(current, pointed);
     for (let token = first; token <= last; token++) {
       const y = token * row - top;
       const cell = (x, shade, marked, align) => {
-        const style = shade && shade[1] > 0 && focus !== undefined ? shade[0][shade[1]] : null;
+        const style = focus === undefined ? null : shade;
         if (style) {
           context.fillStyle = style.back;
           context.fillRect(x, y + 1, column, row - 2);
@@ -76,14 +72,13 @@ export function createLines(parent, actions) {
         drawText(context, theme, labels[token], align === "right" ? x + column - 7 : x + 7, y + row / 2 + 0.5, look);
       };
       cell(0, looked[token], token === focus ? theme.looks : null, "right");
-      const isKey = token === (pointed?.key ?? pointed?.token);
-      cell(width - column, looks[token], isKey ? theme.looked : null, "left");
+      cell(width - column, looks[token], token === key ? theme.looked : null, "left");
     }
   }
 
-  function drawCurves(context, left, right, top, height) {
+  function drawCurves(context, left, right, top, first, last) {
     const { values, tokens, theme, scale, reach } = current;
-    const focus = pointed?.token ?? pointed?.query;
+    const { query: focus } = pointed;
     const third = (right - left) / 3;
     const middle = (token) => (token + 0.5) * row - top;
     const curve = (query, key, colour, smallest) => {
@@ -102,8 +97,6 @@ export function createLines(parent, actions) {
       for (let query = focus + 1; query < tokens; query++) curve(query, focus, theme.looked, MIN_WEIGHT.token);
       for (let key = 0; key <= focus; key++) curve(focus, key, theme.looks, MIN_WEIGHT.token);
     } else {
-      const first = Math.floor(top / row);
-      const last = Math.min(tokens - 1, Math.ceil((top + height) / row));
       for (let query = first; query <= last; query++) {
         for (let key = 0; key <= query; key++) curve(query, key, theme.blue, MIN_WEIGHT.all);
       }
@@ -119,12 +112,10 @@ export function createLines(parent, actions) {
     },
     point(model, what) {
       pointed = what;
-      const token = what?.token ?? what?.query;
-      if (token !== undefined && !scroller.matches(":hover")) {
-        const top = token * row;
-        if (top < scroller.scrollTop || top + row > scroller.scrollTop + scroller.clientHeight) {
-          scroller.scrollTop = top - scroller.clientHeight / 2;
-        }
+      const top = pointed.query * row;
+      const isVisible = top >= scroller.scrollTop && top + row <= scroller.scrollTop + scroller.clientHeight;
+      if (pointed.query !== undefined && !isVisible && !scroller.matches(":hover")) {
+        scroller.scrollTop = top - scroller.clientHeight / 2;
       }
       draw();
     },

@@ -2,19 +2,18 @@
 
 import { at, received } from "./weights.js";
 
-/** The shade of every token, as [list of tints, level], or null for none. `looks` has the tokens that
-    are looked at, and `looked` those that look. Without a token, `looked` has the share of all
-    attention that goes to each token. */
-export function shadesOf(model, pointed) {
-  const { tokens, values, scale, reach, tints } = model;
+/** The tint of every token, {back, text}, or null for none. `looks` has the tokens that are looked at by
+    the query that is pointed at, and `looked` those that look at it. While nothing is pointed at, `looked` has the share
+    of all attention that goes to each token. */
+export function shadesOf({ tokens, values, scale, reach, theme: { tints } }, { query: token }) {
   const looks = new Array(tokens).fill(null);
   const looked = new Array(tokens).fill(null);
   const shade = (value, own) => {
-    if (!scale.diverging) return [own, Math.round(Math.sqrt(value) * (own.length - 1))];
-    const list = value > 0 ? tints.more : tints.less;
-    return [list, Math.round(Math.min(1, Math.abs(value) / reach) * (list.length - 1))];
+    const list = !scale.diverging ? own : value > 0 ? tints.more : tints.less;
+    const strength = scale.diverging ? Math.min(1, Math.abs(value) / reach) : Math.sqrt(value);
+    const level = Math.round(strength * (list.length - 1));
+    return level > 0 ? list[level] : null;
   };
-  const token = pointed?.token ?? pointed?.query;
   if (token === undefined) {
     received(values, tokens).forEach((value, key) => { looked[key] = shade(value, tints.looked); });
     return { looks, looked };

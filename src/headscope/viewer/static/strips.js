@@ -2,7 +2,7 @@
 
 import { drawText } from "./canvas.js";
 import { NO_NAME, colourOf, fillName } from "./names.js";
-import { headName } from "./state.js";
+import { headName, headsOf } from "./state.js";
 import { textOn } from "./theme.js";
 
 /** The sizes of the strips: {height, strip, topOf, middle, hasLabel}. `height` is that of all strips,
@@ -28,11 +28,11 @@ const nameAt = (step, head) => (step.measured ?? step).names[head];
 
 /** One strip per head: its name from each step to the next one. */
 export function drawStrips(context, { history, theme }, area) {
-  const { layers, heads, steps } = history;
+  const { steps } = history;
   const { strip, topOf, middle, hasLabel, labelOf } = stripsOf(history);
   const edges = steps.map(({ step }, index) =>
     (index === 0 ? area.left : (area.x(steps[index - 1].step) + area.x(step)) / 2)).concat(area.right);
-  for (let head = 0; head < layers * heads; head++) {
+  for (const head of headsOf(history)) {
     const top = area.top + topOf(head);
     for (let from = 0, to; from < steps.length; from = to) {
       const name = nameAt(steps[from], head);
@@ -53,7 +53,7 @@ export function markStrip(context, { history, opened, theme }, area) {
   context.lineWidth = 1.5;
   context.strokeRect(area.left - 1, top - 1, area.right - area.left + 2, strip + 2);
   context.fillStyle = theme.card; // hides the labels that would overlap
-  for (let head = 0; head < history.layers * history.heads; head++) {
+  for (const head of headsOf(history)) {
     const y = area.top + topOf(head) + middle;
     const overlaps = Math.abs(y - top - strip / 2) < 10 && hasLabel(head);
     if (overlaps) context.fillRect(0, y - 7, area.left - 4, 14);

@@ -5,6 +5,8 @@ const NAMES = [
   ...["blue", "orange", "green", "vermillion", "sky", "purple", "yellow", "grey"],
 ];
 
+const TINTS = 33;
+
 /** Keeps the attribute data-theme of the page current, and calls `changed` after a change. Inside
     TensorBoard, its own switch decides; elsewhere the browser's setting. */
 export function watchTheme(changed) {
@@ -30,7 +32,7 @@ function hostBody() {
   }
 }
 
-/** The colours of the style sheet, by name. */
+/** The colours of the style sheet, by name, and tints of those of weights. */
 export function readTheme() {
   const style = getComputedStyle(document.documentElement);
   const theme = Object.fromEntries(
@@ -38,6 +40,9 @@ export function readTheme() {
   );
   theme.series = ["blue", "orange", "green", "vermillion", "sky", "purple", "ink"].map((n) => theme[n]);
   theme.font = getComputedStyle(document.body).fontFamily;
+  theme.tints = Object.fromEntries(
+    ["looks", "looked", "more", "less"].map((name) => [name, tints(theme.card, theme[name])]),
+  );
   return theme;
 }
 
@@ -60,10 +65,10 @@ export function mixed(first, second, share) {
   return channels(first).map((low, i) => Math.round(low + share * (to[i] - low)));
 }
 
-/** `count` backgrounds from the paper to `colour`, each with a text colour that can be read on it. */
-export function tints(paper, colour, count) {
-  return Array.from({ length: count }, (_, level) => {
-    const back = mixed(paper, colour, level / (count - 1));
+/** Backgrounds from the paper to `colour`, each with a text colour that can be read on it. */
+function tints(paper, colour) {
+  return Array.from({ length: TINTS }, (_, level) => {
+    const back = mixed(paper, colour, level / (TINTS - 1));
     return { back: `rgb(${back})`, text: readable(back) };
   });
 }

@@ -3,11 +3,12 @@
 import { fit, heightIn } from "./canvas.js";
 import { LINES, LOSS, drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf,
          xsOf } from "./chart.js";
-import { make, own } from "./dom.js";
+import { make, own, set } from "./dom.js";
 import { fill } from "./fields.js";
 import { METRICS, HEAD_NAMES } from "./glossary.js";
 import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
+import { headsOf } from "./state.js";
 import { drawStrips, markStrip, stripsOf } from "./strips.js";
 import { texts } from "./texts.js";
 import { explain } from "./tooltip.js";
@@ -31,7 +32,7 @@ export function createTimeline(parent, actions) {
                                            change: () => actions.change({ metric: select.value }) });
   const about = make(chooser, "span", { class: "info", role: "note" }, "?");
   const folded = make(section, "div");
-  const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0,
+  const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
                                        "aria-label": TEXTS.trainingStep });
   // What depends on the opened head has its own canvas, so that opening a head is fast.
   const [base, top] = ["base", "top"].map((name) =>
@@ -111,7 +112,7 @@ export function createTimeline(parent, actions) {
     const { lines, strips } = areas();
     const y = event.clientY - chart.getBoundingClientRect().top;
     const { history, metric } = current;
-    const all = [...Array(history.layers * history.heads).keys()];
+    const all = headsOf(history);
     const { topOf } = stripsOf(history);
     if (y >= strips.top) return all.findLast((head) => y >= strips.top + topOf(head));
     if (y > lines.top + lines.height + 4) return null;
@@ -123,10 +124,12 @@ export function createTimeline(parent, actions) {
     return distance(near) <= 8 ? near : null;
   }
 
+  const isDragged = ({ pointerId }) => chart.hasPointerCapture(pointerId);
+
   /** Says which head, name, value and step are at the pointer. */
   function showTip(event) {
     const head = headAt(event);
-    chart.classList.toggle("on-head", !dragging && head !== null);
+    chart.classList.toggle("on-head", !isDragged(event) && head !== null);
     tip.hidden = head === null;
     if (tip.hidden) return;
     const { history, metric } = current;
@@ -139,10 +142,8 @@ export function createTimeline(parent, actions) {
     tip.style.top = `${event.clientY - top - tip.offsetHeight - 10}px`;
   }
 
-  let dragging = false;
   chart.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    dragging = true;
     chart.setPointerCapture(event.pointerId);
     stop();
     const head = headAt(event);
@@ -150,13 +151,10 @@ export function createTimeline(parent, actions) {
   });
   chart.addEventListener("pointermove", (event) => {
     if (!current) return;
-    if (dragging && stepAt(event) !== current.index) actions.move(stepAt(event));
+    if (isDragged(event) && stepAt(event) !== current.index) actions.move(stepAt(event));
     showTip(event);
   });
   chart.addEventListener("pointerleave", () => { tip.hidden = true; });
-  for (const end of ["pointerup", "pointercancel"]) {
-    chart.addEventListener(end, () => { dragging = false; });
-  }
   chart.addEventListener("keydown", (event) => {
     const to = { Home: 0, End: steps().length - 1 }[event.key];
     if (to === undefined) return;
@@ -215,10 +213,7 @@ export function createTimeline(parent, actions) {
 
   function say({ moment, step, title, index }) {
     if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
-    chart.setAttribute("aria-valuemin", 0);
-    chart.setAttribute("aria-valuemax", steps().length - 1);
-    chart.setAttribute("aria-valuenow", index);
-    chart.setAttribute("aria-valuetext", `${moment}, ${title}`);
+    set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1, "aria-valuetext": `${moment}, ${title}` });
   }
 
   return {

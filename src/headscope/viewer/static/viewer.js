@@ -14,11 +14,10 @@ import { describe, onThisText } from "./status.js";
 import { DataError } from "./store.js";
 import { createText } from "./text.js";
 import { texts } from "./texts.js";
-import { readTheme, tints, watchTheme } from "./theme.js";
+import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
 import { createTooltip, explain } from "./tooltip.js";
 
-const SHADES = 33;
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 const TEXTS = texts.viewer;
 
@@ -31,7 +30,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   let model = null; // what the panels show, perhaps still without its weights
   let complete = null; // the model whose weights the panels show
   let theme = null;
-  let hovered = null; // the token or the cell at the pointer
+  let hovered = null; // {query, key} at the pointer, and `token` if both are the same token of a text
   let turn = 0; // counts the renderings that were started
   let shown = 0; // the newest of them that was shown without its weights
   let painted = 0; // the newest of them that was finished
@@ -41,7 +40,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   const header = make(root, "header");
   if (title) make(header, "h1", { dir: "auto" }, title);
   const size = make(header, "p", { class: "quiet" });
-  const actions = { change, changeRun, move, open, point, keep };
+  const actions = { change, changeRun, move, open, point, pointAt, keep };
   const bar = createBar(header, actions);
   const notice = make(root, "p", { class: "notice", role: "status", hidden: "" });
   const main = make(root, "main", { hidden: "" });
@@ -95,16 +94,22 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     change({ token: state.token === token ? null : token });
   }
 
+  const onToken = (token) => ({ query: token, key: token, token });
+
   const showPointed = oncePerFrame(() => {
     if (!complete || complete.labels !== model?.labels) return; // the weights are on their way
-    const pointed = hovered ?? (model.kept === null ? null : { token: model.kept });
+    const pointed = hovered ?? (model.kept === null ? {} : onToken(model.kept));
     for (const panel of [text, map, lines]) panel.point(complete, pointed);
     describe(says, complete, pointed);
   });
 
-  function point(what) {
-    hovered = what;
+  function point(cell) {
+    hovered = cell;
     showPointed();
+  }
+
+  function pointAt(token) {
+    point(onToken(token));
   }
 
   document.addEventListener("keydown", (event) => {
@@ -146,7 +151,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   async function renderModel(mine) {
-    const next = { ...(await modelOf(store, runs, state)), ...theme };
+    const next = { ...(await modelOf(store, runs, state)), theme };
     if (mine < shown) return; // a newer rendering was faster
     shown = mine;
     if (mine === turn) state = next.state;
@@ -195,12 +200,9 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   /** Loads the data of the neighbours of the cursor. */
   function prefetch({ history, index, opened }) {
     const layer = Math.floor(opened / history.heads);
-    for (const next of [index + 1, index - 1]) {
-      if (!history.steps[next]) continue;
-      const ignore = () => {}; // an error is shown when the step is opened
-      store.thumbnails(history, next).catch(ignore);
-      store.layer(history, next, layer).catch(ignore);
-    }
+    const steps = [index + 1, index - 1].filter((next) => history.steps[next]);
+    // An error is shown when the step is opened.
+    Promise.allSettled(steps.flatMap((next) => [store.thumbnails(history, next), store.layer(history, next, layer)]));
   }
 
   async function refresh(part = {}) {
@@ -217,10 +219,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   watchTheme(() => {
-    const colours = readTheme();
-    const of = (name) => tints(colours.card, colours[name], SHADES);
-    const all = { looks: of("looks"), looked: of("looked"), more: of("more"), less: of("less") };
-    theme = { theme: colours, tints: all };
+    theme = readTheme();
     if (model) render();
   });
   address.onChange((changed) => change(changed));
