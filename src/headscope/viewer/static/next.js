@@ -3,7 +3,7 @@
 
 import { drawAxis, drawLine, fit, heightIn } from "./canvas.js";
 import { xsOf } from "./chart.js";
-import { card, make } from "./dom.js";
+import { card, make, set } from "./dom.js";
 import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
 import { texts } from "./texts.js";
@@ -25,7 +25,7 @@ export function percentText(share) {
 
 /** Shows rows {before, text, note, share, sign, marked, click} in `rows`: `share` is the length of the
     bar. The focus stays on the row with the same text. */
-export function list(rows, shown) {
+function list(rows, shown) {
   const focused = [...rows.children].indexOf(document.activeElement);
   const name = focused < 0 ? null : rows.children[focused].querySelector("bdi").textContent;
   rows.replaceChildren();
@@ -40,6 +40,19 @@ export function list(rows, shown) {
     make(row, "span", { class: "note" }, note);
     if (text === name) row.focus();
   }
+}
+
+const signed = (value, most) =>
+  ({ note: differenceText(value), share: Math.abs(value) / (Math.abs(most) || 1), sign: value < 0 ? "less" : "more" });
+
+/** Lists the heads with the largest absolute values, and the opened head. */
+export function listHeads(rows, values, heads, opened, open) {
+  const order = [...values.keys()].sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
+  const shown = order.filter((head, place) => place < HEADS || head === opened);
+  list(rows, shown.map((head) => ({
+    text: headName(head, heads), ...signed(values[head], values[order[0]]), marked: head === opened,
+    click: () => open(head),
+  })));
 }
 
 export function createNext(parent, actions) {
@@ -64,18 +77,6 @@ export function createNext(parent, actions) {
 
   const following = ({ labels, kept }) => labels[kept + 1];
   const bold = (text) => make(null, "bdi", { class: "token-name" }, text);
-  const signed = (value, most) =>
-    ({ note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more" });
-
-  function showHeads({ history, opened, predictions: { pushes } }) {
-    const order = pushes.map((_, head) => head).sort((a, b) => Math.abs(pushes[b]) - Math.abs(pushes[a]));
-    const shown = order.slice(0, HEADS);
-    if (!shown.includes(opened)) shown.push(opened);
-    list(heads.rows, shown.map((head) => ({
-      text: headName(head, history.heads), ...signed(pushes[head], Math.abs(pushes[order[0]]) || 1),
-      marked: head === opened, click: () => actions.open(head),
-    })));
-  }
 
   // ---- The chart over the steps ------------------------------------------------------------------
 
@@ -107,12 +108,12 @@ export function createNext(parent, actions) {
     const index = nearest(xsOf(current, areaOf(current)), at);
     if (index !== current.index) actions.move(index);
   }
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture(event.pointerId);
-    moveTo(event);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (event.buttons) moveTo(event);
+  set(canvas, {
+    pointerdown(event) {
+      canvas.setPointerCapture(event.pointerId);
+      moveTo(event);
+    },
+    pointermove: (event) => event.buttons && moveTo(event),
   });
 
   return {
@@ -137,15 +138,11 @@ export function createNext(parent, actions) {
     /** Shows the predictions at the step of the cursor. */
     paint(model) {
       if (section.hidden || !model.predictions) return;
-      const { problem, next, follows, likely: tokens, lens: layers, raised: most } = model.predictions;
-      if (problem) {
-        hint.textContent = problem;
-        blocks.hidden = true;
-        return;
-      }
-      if (!follows) {
-        hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
-      }
+      const { problem, next, follows, likely: tokens, lens: layers, pushes, raised: most } = model.predictions;
+      blocks.hidden = Boolean(problem);
+      if (problem) hint.textContent = problem;
+      if (problem) return;
+      if (!follows) hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
       lens.more.textContent = TEXTS.topTokenAnd(next);
       list(likely.rows, tokens.map(({ text, value, marked }) =>
         ({ before: marked ? "✓" : "", text, note: percentText(value), share: value, marked })));
@@ -154,10 +151,10 @@ export function createNext(parent, actions) {
         return { before, text, note: percentText(ofNext), share: ofNext, marked };
       }));
       heads.heading.textContent = TEXTS.adds(next);
-      showHeads(model);
+      listHeads(heads.rows, pushes, model.history.heads, model.opened, actions.open);
       raised.part.hidden = !most?.length;
       list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
-        before: marked ? "✓" : "", text, marked, ...signed(value, Math.abs(most[0].value) || 1),
+        before: marked ? "✓" : "", text, marked, ...signed(value, most[0].value),
       })));
     },
 
