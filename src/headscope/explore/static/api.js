@@ -1,7 +1,7 @@
 // The protocol: requests to the server, and its answers. See docs/explore.md.
 
 import { DataError, answered } from "./viewer/store.js";
-import { texts } from "./viewer/texts.js";
+import { EXPLORE } from "./viewer/texts.js";
 
 const token = new URLSearchParams(location.search).get("token");
 
@@ -11,7 +11,7 @@ function post(name, request, signal) {
   if (name === "write") headers.Accept = "text/event-stream";
   if (token) headers.Authorization = `Bearer ${token}`;
   const sent = { method: "POST", headers, body: JSON.stringify(request), signal };
-  return answered(fetch(`v1/${name}`, sent), texts.explore);
+  return answered(fetch(`v1/${name}`, sent), EXPLORE);
 }
 
 const json = async (...request) => (await post(...request)).json();
@@ -37,6 +37,6 @@ export const api = {
         yield JSON.parse(data);
       }
     }
-    throw new DataError(texts.explore.noAnswer);
+    throw new DataError(EXPLORE.noAnswer);
   },
 };

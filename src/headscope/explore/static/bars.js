@@ -3,11 +3,10 @@
 
 import { card, make } from "./viewer/dom.js";
 import { numberField, redraw } from "./controls.js";
-import { percentText } from "./viewer/next.js";
-import { texts } from "./viewer/texts.js";
+import { addShare, percentText } from "./viewer/next.js";
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 import { explain } from "./viewer/tooltip.js";
 
-const TEXTS = texts.explore;
 const LISTED = 5; // tokens of a model with another vocabulary
 
 export function createBars(parent, actions) {
@@ -34,12 +33,10 @@ export function createBars(parent, actions) {
     row.classList.toggle("cut", sampled === 0);
     make(row, "button", { type: "button", class: "pick token-name", dir: "auto", "aria-label": TEXTS.pick(label),
                           click: () => actions.pick(id, answer) }, label);
-    const bars = make(row, "span", { class: "pair", "aria-hidden": "true" });
-    const bar = (name, share) => make(bars, "i", { class: `share ${name}` })
-      .style.setProperty("--value", `${100 * (share ?? 0)}%`);
-    if (compared) bar("reference", other);
-    bar("probability", probability);
-    bar("sampled", sampled);
+    const bars = make(row, "span", { class: "pair" });
+    if (compared) addShare(bars, "reference", other);
+    addShare(bars, "probability", probability);
+    addShare(bars, "sampled", sampled);
     make(row, "span", { class: "note" }, percentText(probability));
     make(row, "span", { class: "note quiet" }, compared
       ? (other === undefined ? "" : (otherModel ? TEXTS.elsewhere : TEXTS.before)(percentText(other)))

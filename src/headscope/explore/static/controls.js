@@ -1,9 +1,7 @@
 // Controls that several panels of the page have.
 
 import { make } from "./viewer/dom.js";
-import { texts } from "./viewer/texts.js";
-
-const TEXTS = texts.explore;
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** A labelled field for a number. An empty field is null if `optional`. Returns a function that shows
     a value. */

@@ -2,9 +2,7 @@
 
 import { card, make } from "./viewer/dom.js";
 import { button, disable, markUnknown, numberField } from "./controls.js";
-import { texts } from "./viewer/texts.js";
-
-const TEXTS = texts.explore;
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** A field for a text. Calls `type` with the text at each key press, and with true if typing begins: it
     is undone as a whole. `show` sets the text. */

@@ -10,11 +10,9 @@ import { createPatch } from "./patch.js";
 import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
 import { createStore, runOf, streamOf } from "./viewer/store.js";
 import { createSwitches } from "./switches.js";
-import { texts } from "./viewer/texts.js";
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 import { createViewer } from "./viewer/viewer.js";
 import { createWriting } from "./writing.js";
-
-const TEXTS = texts.explore;
 
 const address = createAddress(window, "x.", codec);
 const viewAddress = createAddress(window, "v.", {

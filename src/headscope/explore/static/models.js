@@ -4,9 +4,7 @@ import { button } from "./controls.js";
 import { make } from "./viewer/dom.js";
 import { fill, labelled } from "./viewer/fields.js";
 import { stepText } from "./viewer/scales.js";
-import { texts } from "./viewer/texts.js";
-
-const TEXTS = texts.explore;
+import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 export function createModels(parent, actions) {
   const section = make(parent, "section", { class: "models", "aria-label": TEXTS.models });
@@ -36,7 +34,7 @@ export function createModels(parent, actions) {
       slider.parentElement.hidden = steps.length < 2;
       slider.max = steps.length - 1;
       slider.value = kept.findIndex(({ step }) => step === main.about.step);
-      slider.setAttribute("aria-valuetext", texts.step(stepText(main.about.step)));
+      slider.setAttribute("aria-valuetext", COMMON.step(stepText(main.about.step)));
       const { parameters, layers, heads, block_size: block, vocab_size: size, path } = main.about;
       about.textContent = TEXTS.about({ parameters, layers, heads, block, size, path });
     },

@@ -5,12 +5,10 @@ import { api } from "./api.js";
 import { button, markUnknown, redraw } from "./controls.js";
 import { textField } from "./editor.js";
 import { fill, labelled } from "./viewer/fields.js";
-import { listHeads, percentText } from "./viewer/next.js";
+import { addShare, listHeads, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headNumber } from "./viewer/state.js";
-import { texts } from "./viewer/texts.js";
-
-const TEXTS = texts.explore;
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 export function createPatch(parent, actions) {
   const section = make(parent, "details", { class: "card patch-card" });
@@ -120,8 +118,7 @@ export function createPatch(parent, actions) {
       const row = make(rows, "tr");
       make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, each.label);
       for (const name of ["before", "other", "after"]) {
-        const cell = make(row, "td", {}, percentText(each[name]));
-        make(cell, "i", { class: "share", "aria-hidden": "true" }).style.setProperty("--value", `${100 * each[name]}%`);
+        addShare(make(row, "td", {}, percentText(each[name])), "", each[name]);
       }
     }
     effectsTitle.hidden = effects.hidden = tried.of !== questionOf(answer);

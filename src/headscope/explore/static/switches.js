@@ -6,9 +6,8 @@ import { button, disable, redraw } from "./controls.js";
 import { radios } from "./viewer/fields.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";
-import { texts } from "./viewer/texts.js";
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
-const TEXTS = texts.explore;
 const CHIPS = 40; // switched heads that are listed
 const ALL_ON = switchesOf(EMPTY);
 

@@ -4,9 +4,7 @@ import { make } from "./dom.js";
 import { fill, labelled, radios } from "./fields.js";
 import { stepText } from "./scales.js";
 import { headName, headsOf } from "./state.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.bar;
+import { BAR as TEXTS, COMMON } from "./texts.js";
 
 export function createBar(parent, actions) {
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
@@ -55,7 +53,7 @@ function choicesOf({ layers, heads, steps }, runs, state) {
     [TEXTS.anotherHead]: headsOf({ layers, heads }).map((head) => headName(head, heads))
       .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
     [TEXTS.anotherStep]: steps.length < 2 ? []
-      : steps.map(({ step }) => [`step:${step}`, texts.step(stepText(step))]),
+      : steps.map(({ step }) => [`step:${step}`, COMMON.step(stepText(step))]),
     [TEXTS.otherShape]: others(false),
   };
 }

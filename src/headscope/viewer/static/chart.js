@@ -6,8 +6,6 @@ import { own } from "./dom.js";
 import { shortText, stepText, ticksOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
 
-export const LINES = 116; // heights in pixels
-export const LOSS = 28;
 const LABELLED = 8; // heads with a label if there are many
 const FEW = 9; // up to this number, all heads have a colour and a label
 

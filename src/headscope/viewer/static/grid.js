@@ -6,9 +6,7 @@ import { NO_NAME, background, nameOf, scoreText, shortName, titleOf } from "./na
 import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.heads;
+import { HEADS as TEXTS } from "./texts.js";
 
 export function createGrid(parent, actions) {
   const section = card(parent, "grid-card", TEXTS.title);

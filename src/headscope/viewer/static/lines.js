@@ -3,18 +3,18 @@
 import { drawText, fit } from "./canvas.js";
 import { card, make, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
-import { texts } from "./texts.js";
+import { LINES } from "./texts.js";
 import { at } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
 
 export function createLines(parent, actions) {
-  const section = card(parent, "lines-card", texts.lines.title);
+  const section = card(parent, "lines-card", LINES.title);
   const about = make(section, "p", { class: "quiet" });
   const ends = make(section, "div", { class: "ends quiet" });
-  make(ends, "span", {}, texts.lines.query);
-  make(ends, "span", {}, texts.lines.key);
+  make(ends, "span", {}, LINES.query);
+  make(ends, "span", {}, LINES.key);
   const scroller = make(section, "div", { class: "lines" });
   const canvas = make(scroller, "canvas", { "aria-hidden": "true" });
   const spacer = make(scroller, "div");
@@ -107,7 +107,7 @@ export function createLines(parent, actions) {
   return {
     paint(model) {
       current = model;
-      write(about, model.scale.diverging ? texts.lines.differences : texts.lines.weights);
+      write(about, model.scale.diverging ? LINES.differences : LINES.weights);
       layOut();
     },
     point(model, what) {

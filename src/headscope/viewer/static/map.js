@@ -5,9 +5,7 @@ import { labelAxis, labelPointed } from "./axes.js";
 import { card, make, write } from "./dom.js";
 import { picture } from "./picture.js";
 import { WEIGHTS } from "./scales.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.map;
+import { MAP as TEXTS } from "./texts.js";
 
 export function createMap(parent, actions) {
   const section = card(parent, "map-card", TEXTS.title);

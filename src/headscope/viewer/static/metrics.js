@@ -3,10 +3,8 @@
 import { card, make, own, write } from "./dom.js";
 import { METRICS } from "./glossary.js";
 import { metricText } from "./scales.js";
-import { texts } from "./texts.js";
+import { METRICS as TEXTS } from "./texts.js";
 import { explain } from "./tooltip.js";
-
-const TEXTS = texts.metrics;
 
 export function createMetrics(parent) {
   const section = card(parent, "metrics-card", TEXTS.title);

@@ -5,7 +5,7 @@ import { metricOf, titleOf } from "./names.js";
 import { predictionsOf } from "./predictions.js";
 import { WEIGHTS, differenceText, differences, nearest, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
-import { texts } from "./texts.js";
+import { COMMON, COMPARE, HEADS } from "./texts.js";
 import { difference, triangle } from "./weights.js";
 
 /** The model without weights. Chooses what `state` leaves open, and keeps it in `model.state`. */
@@ -16,19 +16,19 @@ export async function modelOf(store, runs, state) {
   if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.choice}` : "";
   const step = stepOf(history, index);
   const name = headName(opened, history.heads);
-  const at = texts.step(stepText(step.step));
+  const at = COMMON.step(stepText(step.step));
   const loss = lossText(step.step, history.loss);
   const change = own(step.metrics, "loss_change")?.[opened];
   return {
     ...chosen, runs, comparison, problem, step, name,
-    what: { step: at, head: name, run: history.name ?? texts.compare.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
+    what: { step: at, head: name, run: history.name ?? COMPARE.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
     labels: history.labels,
     losses: [null, ...step.losses], // of each token
     tokens: history.labels.length,
     view: chosen.state.view,
     title: titleOf(step, opened, history.heads),
     at, loss, moment: loss ? `${at} · ${loss}` : at,
-    without: typeof change === "number" ? texts.heads.lossWithout(differenceText(change, 3)) : "",
+    without: typeof change === "number" ? HEADS.lossWithout(differenceText(change, 3)) : "",
   };
 }
 
@@ -87,26 +87,26 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
   if (kind === "step") {
     found.index = nearest(numbersOf(history.steps), Number(value) || 0);
     found.choice = String(history.steps[found.index].step);
-    found.what = texts.step(stepText(history.steps[found.index].step));
+    found.what = COMMON.step(stepText(history.steps[found.index].step));
   } else if (kind === "head") {
     found.opened = headNumber(value, history);
-    if (found.opened === null) return refuse(texts.compare.noHead(value));
+    if (found.opened === null) return refuse(COMPARE.noHead(value));
     if (found.opened === opened) return { comparison: null };
     found.what = headName(found.opened, history.heads);
   } else {
     const run = runs.find(({ name }) => name === value);
-    if (!run) return refuse(texts.compare.noRun(value));
+    if (!run) return refuse(COMPARE.noRun(value));
     const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
     found.history = await store.history(run.name, tag);
     const { labels, layers, heads, steps } = found.history;
     if (layers !== history.layers || heads !== history.heads) {
-      return refuse(texts.compare.otherHeads(value));
+      return refuse(COMPARE.otherHeads(value));
     }
     if (JSON.stringify(labels) !== JSON.stringify(history.labels)) {
-      return refuse(texts.compare.otherTokens(value));
+      return refuse(COMPARE.otherTokens(value));
     }
     found.index = nearest(numbersOf(steps), history.steps[index].step);
-    found.what = found.history.name ?? texts.compare.runAtStep(value, stepText(steps[found.index].step));
+    found.what = found.history.name ?? COMPARE.runAtStep(value, stepText(steps[found.index].step));
   }
   found.step = stepOf(found.history, found.index);
   return { comparison: found };

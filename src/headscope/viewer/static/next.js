@@ -6,10 +6,9 @@ import { xsOf } from "./chart.js";
 import { card, make, set } from "./dom.js";
 import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
-import { texts } from "./texts.js";
+import { NEXT as TEXTS } from "./texts.js";
 import { explain } from "./tooltip.js";
 
-const TEXTS = texts.next;
 const HEADS = 8; // heads that are listed
 const RAISED = 5; // tokens that the opened head raises most
 const HEIGHT = 76; // of the chart, in pixels
@@ -21,6 +20,12 @@ export function percentText(share) {
   if (share > 0 && share < 0.001) return "<0.1 %";
   if (share > 0.9994 && share < 1) return ">99.9 %";
   return `${(100 * share).toFixed(share < 0.0995 || (share > 0.9945 && share < 1) ? 1 : 0)} %`;
+}
+
+/** Adds a bar that shows a share from 0 to 1. */
+export function addShare(parent, look, share) {
+  const bar = make(parent, "i", { class: `share ${look}`, "aria-hidden": "true" });
+  bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
 }
 
 /** Shows rows {before, text, note, share, sign, marked, click} in `rows`: `share` is the length of the
@@ -35,8 +40,7 @@ function list(rows, shown) {
     });
     make(row, "span", { class: "before" }, before);
     make(row, "bdi", { class: "token-name" }, text);
-    const bar = make(row, "i", { class: `share ${sign}`, "aria-hidden": "true" });
-    bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
+    addShare(row, sign, share);
     make(row, "span", { class: "note" }, note);
     if (text === name) row.focus();
   }

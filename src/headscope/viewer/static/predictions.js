@@ -1,9 +1,8 @@
 // What a model predicts after a token, from the parts of a snapshot.
 
 import { damaged, shaped } from "./store.js";
-import { texts } from "./texts.js";
+import { DATA as TEXTS } from "./texts.js";
 
-const TEXTS = texts.data;
 const MAX_LABEL = 200;
 
 /** What the model predicts after a token at a step: {next, follows, likely, lens, pushes, raised}.

@@ -2,10 +2,9 @@
 
 import { make } from "./dom.js";
 import { differenceText, weightText } from "./scales.js";
-import { texts } from "./texts.js";
+import { STATUS as TEXTS } from "./texts.js";
 import { at, column, row, strongest } from "./weights.js";
 
-const TEXTS = texts.status;
 const TOP = 4; // tokens that are listed, or fewer where there is little room
 
 /** Writes into `says` what is pointed at. All texts of tokens are isolated, so that right-to-left

@@ -1,11 +1,10 @@
 // Gets and decodes the data: histories, and the parts of snapshots (see snapshot.py).
 // The data may come from a stranger, so every size is checked before and after decompression.
 
-import { LOCALE, texts } from "./texts.js";
+import { DATA as TEXTS, LOCALE } from "./texts.js";
 
 export class DataError extends Error {}
 
-const TEXTS = texts.data;
 const CACHE_BYTES = 256 * 2 ** 20;
 const MAX_PART_BYTES = 256 * 2 ** 20;
 const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f2: Uint16Array, f4: Float32Array };

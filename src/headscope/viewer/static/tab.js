@@ -3,7 +3,8 @@
 import { createAddress } from "./state.js";
 import { DataError, answered, createStore } from "./store.js";
 import { connect } from "./tensorboard.js";
-import { LOCALE, texts } from "./texts.js";
+import { COMMON, DATA, LOCALE } from "./texts.js";
+import { outerWindow } from "./theme.js";
 import { createViewer } from "./viewer.js";
 
 const POLL = 30_000; // ms
@@ -14,22 +15,13 @@ const url = (route, parameters = {}) => {
   return address;
 };
 
-const get = (...address) => answered(fetch(url(...address)), texts.data);
+const get = (...address) => answered(fetch(url(...address)), DATA);
 const json = async (route, parameters) => (await get(route, parameters)).json();
-
-/** The window whose URL the user sees: TensorBoard's, or this one if it cannot be reached. */
-function visibleWindow() {
-  try {
-    return window.parent.location.hash === undefined ? window : window.parent;
-  } catch {
-    return window;
-  }
-}
 
 /** TensorBoard calls this in an empty page. */
 export async function render() {
   document.documentElement.lang = LOCALE;
-  document.title = texts.title;
+  document.title = COMMON.title;
   const style = document.createElement("link");
   style.rel = "stylesheet";
   style.href = url("viewer.css");
@@ -52,7 +44,7 @@ export async function render() {
       known = (await json("runs")).runs;
       const shown = known.filter(isShown);
       if (known.length > 0 && shown.length === 0) {
-        throw new DataError(texts.data.notSelected);
+        throw new DataError(DATA.notSelected);
       }
       return shown;
     },
@@ -60,8 +52,8 @@ export async function render() {
     part: async (key) => (await get("part", { key })).body,
   });
   // TensorBoard keeps entries p.<plugin>.<name> of the part of its URL after "#".
-  const address = createAddress(visibleWindow(), "p.headscope.");
-  const viewer = createViewer(document.body, { store, address, title: texts.title });
+  const address = createAddress(outerWindow() ?? window, "p.headscope.");
+  const viewer = createViewer(document.body, { store, address, title: COMMON.title });
   const ask = connect({
     "experimental.DataReloaded": () => viewer.refresh(),
     "experimental.RunsChanged": select,

@@ -2,9 +2,7 @@
 
 import { card, make, set, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.text;
+import { TEXT as TEXTS } from "./texts.js";
 
 export function createText(parent, actions) {
   const section = card(parent, "text-card", TEXTS.title);

@@ -11,7 +11,7 @@ const TINTS = 33;
     TensorBoard, its own switch decides; elsewhere the browser's setting. */
 export function watchTheme(changed) {
   const setting = matchMedia("(prefers-color-scheme: dark)");
-  const body = hostBody();
+  const body = outerWindow()?.document.body;
   const apply = () => {
     const dark = body ? body.classList.contains("dark-mode") : setting.matches;
     const theme = dark ? "dark" : "light";
@@ -24,11 +24,12 @@ export function watchTheme(changed) {
   apply();
 }
 
-function hostBody() {
+/** The window around the frame of this page. Null if there is none, or if it is of another origin. */
+export function outerWindow() {
   try {
-    return window.parent !== window ? window.parent.document.body : null;
+    return window.parent !== window && window.parent.document ? window.parent : null;
   } catch {
-    return null; // the page is in a frame of another origin
+    return null;
   }
 }
 

@@ -1,8 +1,7 @@
 // The timeline: metrics, loss and names over the steps, and the cursor that everything else follows.
 
 import { fit, heightIn } from "./canvas.js";
-import { LINES, LOSS, drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf,
-         xsOf } from "./chart.js";
+import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf, xsOf } from "./chart.js";
 import { make, own, set } from "./dom.js";
 import { fill } from "./fields.js";
 import { METRICS, HEAD_NAMES } from "./glossary.js";
@@ -10,13 +9,10 @@ import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
 import { headsOf } from "./state.js";
 import { drawStrips, markStrip, stripsOf } from "./strips.js";
-import { texts } from "./texts.js";
+import { COMMON, TIMELINE as TEXTS } from "./texts.js";
 import { explain } from "./tooltip.js";
 
-const TEXTS = texts.timeline;
-
-const GAP = 16;
-const AXIS = 22;
+const [LINES, LOSS, AXIS, GAP] = [116, 28, 22, 16]; // heights in pixels
 const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
@@ -24,7 +20,7 @@ export function createTimeline(parent, actions) {
   const controls = make(section, "div", { class: "controls" });
   const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true, click: toggle },
     TEXTS.title);
-  const play = make(controls, "button", { type: "button", class: "play", click: () => (playing ? stop() : start()) });
+  const play = make(controls, "button", { type: "button", class: "play", click: () => setPlaying(!playing) });
   const field = make(make(controls, "label", {}, TEXTS.step), "input", { inputmode: "numeric", change: moveToTyped,
                                                                          focus: () => field.select() });
   const chooser = make(controls, "label", { class: "chooser" }, TEXTS.metric);
@@ -136,7 +132,7 @@ export function createTimeline(parent, actions) {
     const step = steps()[stepAt(event)];
     const value = metricText(own(step.metrics, metric)?.[head]);
     tip.textContent = [titleOf(step, head, history.heads), `${metric.replaceAll("_", " ")} ${value}`,
-      texts.step(stepText(step.step))].join(" · ");
+      COMMON.step(stepText(step.step))].join(" · ");
     const { left, top } = chart.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(event.clientX - left + 12, chart.clientWidth - tip.offsetWidth))}px`;
     tip.style.top = `${event.clientY - top - tip.offsetHeight - 10}px`;
@@ -145,9 +141,8 @@ export function createTimeline(parent, actions) {
   chart.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     chart.setPointerCapture(event.pointerId);
-    stop();
-    const head = headAt(event);
-    actions.move(stepAt(event), head ?? undefined);
+    setPlaying(false);
+    actions.move(stepAt(event), headAt(event) ?? undefined);
   });
   chart.addEventListener("pointermove", (event) => {
     if (!current) return;
@@ -175,22 +170,21 @@ export function createTimeline(parent, actions) {
     draw();
   }
 
-  function start() {
-    playing = setInterval(() => {
-      if (document.documentElement.dataset.ready !== "1") return; // the data is still on its way
-      if (current.index + 1 < steps().length) actions.move(current.index + 1);
-      else stop();
-    }, PLAY);
-    if (current.index + 1 === steps().length) actions.move(0);
-    showPlay();
+  const isLast = () => current.index + 1 === steps().length;
+
+  function playOn() {
+    if (document.documentElement.dataset.ready !== "1") return; // the data is still on its way
+    if (isLast()) setPlaying(false);
+    else actions.move(current.index + 1);
   }
-  function stop() {
+
+  function setPlaying(on) {
     clearInterval(playing);
-    playing = 0;
-    showPlay();
+    playing = on ? setInterval(playOn, PLAY) : 0;
+    play.textContent = on ? TEXTS.pause : TEXTS.play;
+    if (on && isLast()) actions.move(0);
   }
-  const showPlay = () => { play.textContent = playing ? TEXTS.pause : TEXTS.play; };
-  showPlay();
+  setPlaying(false);
 
   // ---- What the model says -----------------------------------------------------------------------
 

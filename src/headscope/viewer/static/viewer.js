@@ -13,14 +13,12 @@ import { EMPTY, headName } from "./state.js";
 import { describe, onThisText } from "./status.js";
 import { DataError } from "./store.js";
 import { createText } from "./text.js";
-import { texts } from "./texts.js";
+import { COMMON, VIEWER as TEXTS } from "./texts.js";
 import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
 import { createTooltip, explain } from "./tooltip.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
-const TEXTS = texts.viewer;
-
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
     in `place` if it is given. Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
     both change parts of the state, and `refresh` also fetches the runs and the histories again. */
@@ -50,7 +48,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
   const headline = make(opened, "div", { class: "headline" });
   const heading = make(headline, "h2", { id: "opened-head" });
-  const [openedHead, otherHead] = ["", `${texts.minus} `].map((word) => createHead(heading, word));
+  const [openedHead, otherHead] = ["", `${COMMON.minus} `].map((word) => createHead(heading, word));
   const moment = make(headline, "p", { class: "quiet moment" });
   const here = make(headline, "p", { class: "quiet here" });
   const says = make(headline, "p", { class: "says", role: "status" });
@@ -189,7 +187,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     otherHead(comparison?.what, two ? step : null, comparison?.opened);
     moment.replaceChildren(next.at);
     make(moment, "span", { class: "loss" }, [next.loss, next.without].map((each) => each && ` · ${each}`).join(""));
-    if (comparison && !two) moment.append(` ${texts.minus} ${comparison.what}`);
+    if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.what}`);
     for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(next);
     bar.show(next);
     address.write(state);
