@@ -14,6 +14,7 @@ export const samplingOf = ({ temperature, top_k, top_p }) => ({ temperature, top
 export const drawnOf = ({ seed, written }) => ({ seed, skip: written });
 
 const NUMBERS = ["temperature", "top_k", "top_p", "seed", "length", "written", "target"];
+
 /** Makes texts of a state, and a state of texts. */
 export const codec = {
   fromTexts(found) {

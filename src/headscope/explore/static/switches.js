@@ -61,14 +61,13 @@ export function createSwitches(parent, actions) {
     shownFor = key();
     const draw = (sides) => {
       written.replaceChildren();
-      sides.forEach((_, place) => {
-        const number = 1 - place; // the text without the switches is the first one
-        const side = sides[number];
+      for (const side of [1, 0]) { // the text without the switches is the first one
         const column = make(written, "div");
-        make(column, "h4", { dir: "auto" }, number === 0 ? main.name : reference.name);
+        make(column, "h4", { dir: "auto" }, [main, reference][side].name);
         const text = make(column, "p", { dir: "auto" });
-        side.forEach((each, at) => make(text, sides[1 - number][at]?.id === each.id ? "span" : "b", {}, each.text));
-      });
+        sides[side].forEach(({ id, text: written }, at) =>
+          make(text, sides[1 - side][at]?.id === id ? "span" : "b", {}, written));
+      }
     };
     try {
       await actions.rewrite(rewriting.signal, draw);

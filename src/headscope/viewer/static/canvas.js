@@ -8,11 +8,9 @@ const MAX_SIDE = 8192; // browsers refuse larger canvases
 export function fit(canvas, width, height) {
   const ratio = Math.min(devicePixelRatio, MAX_SIDE / width, MAX_SIDE / height);
   const size = [width, height].map((side) => Math.max(1, Math.round(side * ratio)));
-  if (canvas.width !== size[0] || canvas.height !== size[1]) [canvas.width, canvas.height] = size;
+  [canvas.width, canvas.height] = size; // clears the canvas
   canvas.style.height = `${height}px`;
   const context = canvas.getContext("2d");
-  context.setTransform(1, 0, 0, 1, 0, 0);
-  context.clearRect(0, 0, ...size);
   context.scale(ratio, ratio);
   return context;
 }

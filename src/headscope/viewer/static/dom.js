@@ -36,13 +36,9 @@ export const own = (object, name) => (Object.hasOwn(object, name) ? object[name]
 
 /** Calls `work` before the next frame, once, however often it was asked for. */
 export function oncePerFrame(work) {
-  let asked = false;
+  let frame = 0;
   return () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      work();
-    });
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(work);
   };
 }

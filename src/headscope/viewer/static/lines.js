@@ -28,7 +28,7 @@ export function createLines(parent, actions) {
     const token = Math.floor(y / row);
     if (current && token >= 0 && token < current.tokens) act(token);
   });
-  listen("pointermove", actions.pointAt);
+  listen("pointermove", (token) => actions.point({ token }));
   listen("click", actions.keep);
   scroller.addEventListener("pointerleave", () => actions.point(null));
   scroller.addEventListener("scroll", draw, { passive: true });

@@ -51,10 +51,8 @@ export function createMap(parent, actions) {
   function draw() {
     canvases.forEach((canvas, number) => {
       const side = sideOf(canvas);
-      // Both are compared, because a new canvas has 300 x 150 pixels.
-      if (canvas.width !== side || canvas.height !== side) canvas.width = canvas.height = side;
+      canvas.width = canvas.height = side; // clears the canvas
       const context = canvas.getContext("2d");
-      context.clearRect(0, 0, side, side);
       if (!pictures[number]) return;
       context.imageSmoothingEnabled = false;
       context.drawImage(pictures[number], 0, 0, side, side);

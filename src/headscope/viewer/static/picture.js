@@ -25,9 +25,7 @@ export function picture(values, tokens, side, scale) {
 /** Draws `width` x `height` values on a canvas. `value(x, y)` is null for a cell that stays
     transparent. */
 export function paint(canvas, width, height, value, scale) {
-  if (canvas.width !== width || canvas.height !== height) {
-    [canvas.width, canvas.height] = [width, height];
-  }
+  [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);

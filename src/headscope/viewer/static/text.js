@@ -52,11 +52,11 @@ export function createText(parent, actions) {
     const token = event.target.closest("[data-token]");
     if (token) act(Number(token.dataset.token), event);
   });
-  listen("pointerover", actions.pointAt);
+  listen("pointerover", (token) => actions.point({ token }));
   listen("click", actions.keep);
   listen("focusin", (token) => {
     reach(token);
-    if (tokens[token].matches(":focus-visible")) actions.pointAt(token);
+    if (tokens[token].matches(":focus-visible")) actions.point({ token });
   });
   for (const end of ["pointerleave", "focusout"]) box.addEventListener(end, () => actions.point(null));
   listen("keydown", (token, event) => {

@@ -19,6 +19,7 @@ import { createTimeline } from "./timeline.js";
 import { createTooltip, explain } from "./tooltip.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
+
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
     in `place` if it is given. Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
     both change parts of the state, and `refresh` also fetches the runs and the histories again. */
@@ -28,7 +29,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   let model = null; // what the panels show, perhaps still without its weights
   let complete = null; // the model whose weights the panels show
   let theme = null;
-  let hovered = null; // {query, key} at the pointer, and `token` if both are the same token of a text
+  let hovered = null; // what is at the pointer: a {token}, or a cell {query, key}
   let turn = 0; // counts the renderings that were started
   let shown = 0; // the newest of them that was shown without its weights
   let painted = 0; // the newest of them that was finished
@@ -38,7 +39,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   const header = make(root, "header");
   if (title) make(header, "h1", { dir: "auto" }, title);
   const size = make(header, "p", { class: "quiet" });
-  const actions = { change, changeRun, move, open, point, pointAt, keep };
+  const actions = { change, changeRun, move, open, point, keep };
   const bar = createBar(header, actions);
   const notice = make(root, "p", { class: "notice", role: "status", hidden: "" });
   const main = make(root, "main", { hidden: "" });
@@ -92,22 +93,17 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     change({ token: state.token === token ? null : token });
   }
 
-  const onToken = (token) => ({ query: token, key: token, token });
-
   const showPointed = oncePerFrame(() => {
     if (!complete || complete.labels !== model?.labels) return; // the weights are on their way
-    const pointed = hovered ?? (model.kept === null ? {} : onToken(model.kept));
+    const { token, query = token, key = token } = hovered ?? { token: model.kept ?? undefined };
+    const pointed = { token, query, key };
     for (const panel of [text, map, lines]) panel.point(complete, pointed);
     describe(says, complete, pointed);
   });
 
-  function point(cell) {
-    hovered = cell;
+  function point(what) {
+    hovered = what;
     showPointed();
-  }
-
-  function pointAt(token) {
-    point(onToken(token));
   }
 
   document.addEventListener("keydown", (event) => {
