@@ -482,8 +482,8 @@ data/own_files.py
 > data/test_own_files.py::test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds
 viewer/static/viewer.css
 # the opened head is below the timeline and the heads
-- main { display: grid; gap: 12px;
-+ main { gap: 12px;
+- main, .overview { display: grid;
++ .overview { display: grid;
 > tab/test_tab_in_browser.py::test_five_questions_take_two_clicks_and_no_scrolling
 viewer/static/viewer.js
 # a click on a head in a narrow window does not scroll

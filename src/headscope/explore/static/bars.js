@@ -55,10 +55,10 @@ export function createBars(parent, actions) {
       showTopP(state.top_p);
       const comparable = reference?.about.vocabulary === main.about.vocabulary;
       const others = new Map((reference?.answer.next ?? []).map(({ id, probability }) => [id, probability]));
-      const all = answer.next.map((each) => ({ ...each, other: others.get(each.id) }));
-      const strongest = all.sort((a, b) => b.probability - a.probability);
+      const listed = answer.next.map((each) => ({ ...each, other: others.get(each.id) }));
+      listed.sort((a, b) => b.probability - a.probability);
       redraw(rows, () => {
-        for (const each of strongest) showRow(each, answer, comparable, reference?.about.name !== main.about.name);
+        for (const each of listed) showRow(each, answer, comparable, reference?.about.name !== main.about.name);
       });
       const most = (comparable ? [] : reference?.answer.next ?? []).slice(0, LISTED)
         .map(({ label, probability }) => `“${label}” ${percentText(probability)}`);

@@ -36,7 +36,8 @@ let serial = 0; // counts the readings
 const now = () => state;
 const readings = () => [main, reference].filter(Boolean); // those that the viewer shows, each a run with one step
 const writing = createWriting({
-  now, change, settled, say, shown: () => ({ main, reference }), showWriting: (on) => editor.showWriting(on),
+  now, change, settled, shown: () => ({ main, reference }),
+  say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
 });
 const actions = { ...writing, now, change, open: (head) => viewer.change({ head }) };
 const top = make(null, "div", { class: "explore" });
@@ -74,10 +75,6 @@ function change(part, step = false) {
   if ("model" in part) follow = true; // another tokenizer may give other tokens
   state = { ...state, ...part };
   return update();
-}
-
-function say(error) {
-  editor.say(error);
 }
 
 // ---- Reading -------------------------------------------------------------------------------------
@@ -174,7 +171,7 @@ async function readAndShow(signal) {
     } else {
       document.documentElement.dataset.stale = "1"; // what is shown is not that of the current state
     }
-    say(error);
+    editor.say(error);
   }
   if (!signal.aborted && !writing.isWriting()) delete document.documentElement.dataset.busy;
 }

@@ -72,17 +72,6 @@ export function createPatch(parent, actions) {
 
   const questionOf = ({ right, wrong }) => JSON.stringify([main.request, state.second, right.id, wrong.id]);
 
-  /** The copies, each with a button that removes it. */
-  function showCopies() {
-    redraw(chips, () => {
-      for (const each of state.copies) {
-        const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
-        const remove = () => actions.change({ copies: actions.now().copies.filter((other) => other !== each) }, true);
-        button(chips, `${each.head} ${where} ×`, remove, { class: "chip" });
-      }
-    }, here);
-  }
-
   function showProblem(problem) {
     says.textContent = problem;
     for (const part of [buttons, answers, table, effectsTitle, effects]) part.hidden = Boolean(problem);
@@ -140,7 +129,13 @@ export function createPatch(parent, actions) {
       shownFor = key;
       if (main.about.vocabulary !== vocabulary) asked = {};
       vocabulary = main.about.vocabulary;
-      showCopies();
+      redraw(chips, () => {
+        for (const each of state.copies) {
+          const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
+          const remove = () => actions.change({ copies: actions.now().copies.filter((other) => other !== each) }, true);
+          button(chips, `${each.head} ${where} ×`, remove, { class: "chip" });
+        }
+      }, here);
       update();
     },
   };

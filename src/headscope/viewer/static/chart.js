@@ -21,18 +21,15 @@ export function labelledHeads(model) {
 
 /** Places texts at heights `ys`, at least `gap` apart and between `low` and `high`. */
 function spread(ys, gap, low, high) {
-  const order = ys.map((_, i) => i).sort((a, b) => ys[a] - ys[b]);
+  const order = [...ys.keys()].sort((a, b) => ys[a] - ys[b]);
   const placed = [...ys];
-  let free = low;
-  for (const i of order) {
-    placed[i] = Math.max(placed[i], free);
-    free = placed[i] + gap;
-  }
-  let limit = high;
-  for (const i of order.reverse()) {
-    placed[i] = Math.min(placed[i], limit);
-    limit = placed[i] - gap;
-  }
+  const push = (inside, limit, step) => order.forEach((i) => {
+    placed[i] = inside(placed[i], limit);
+    limit = placed[i] + step;
+  });
+  push(Math.max, low, gap);
+  order.reverse();
+  push(Math.min, high, -gap);
   return placed;
 }
 

@@ -15,7 +15,6 @@ export function createGrid(parent, actions) {
   // One canvas for all thumbnails: browsers are slow with hundreds of canvases.
   const canvas = make(grid, "canvas", { "aria-hidden": "true" });
   const atlas = document.createElement("canvas"); // all thumbnails, one pixel per cell
-  let shape = "";
   let heads = 0;
   let cells = []; // {button, place, name, score}, layer by layer
   let opened = null;
@@ -96,8 +95,7 @@ export function createGrid(parent, actions) {
       name.style.setProperty("--look", background(written));
     });
     write(about, [
-      comparison && comparison.kind !== "head"
-        ? TEXTS.difference(comparison.what) : TEXTS.click,
+      comparison && comparison.kind !== "head" ? TEXTS.difference(comparison.what) : TEXTS.click,
       changes ? TEXTS.signed : "",
       shortened.size > 0 ? `${[...shortened].sort().join(", ")}.` : "",
     ].filter(Boolean).join(" "));
@@ -118,11 +116,9 @@ export function createGrid(parent, actions) {
   return {
     show(model) {
       const { layers, heads: headsPerLayer } = model.history;
-      const newShape = `${layers} x ${headsPerLayer}`;
-      const isNew = newShape !== shape;
+      const isNew = headsPerLayer !== heads || layers * heads !== cells.length;
       current = model;
       if (isNew) build(layers, headsPerLayer);
-      shape = newShape;
       if (isNew) measure();
       else label();
     },

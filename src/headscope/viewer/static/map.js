@@ -41,13 +41,6 @@ export function createMap(parent, actions) {
 
   const sideOf = (canvas) => Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
 
-  function drawPictures() {
-    const { values, own, other, tokens, scale } = current;
-    const shown = other ? [values, own, other] : [values];
-    pictures = shown.map((each, number) =>
-      picture(each, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
-  }
-
   function draw() {
     canvases.forEach((canvas, number) => {
       const side = sideOf(canvas);
@@ -94,7 +87,10 @@ export function createMap(parent, actions) {
 
   function drawAll() {
     if (!current) return;
-    drawPictures();
+    const { values, own, other, tokens, scale } = current;
+    const shown = other ? [values, own, other] : [values];
+    pictures = shown.map((each, number) =>
+      picture(each, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
     draw();
     const size = main.clientWidth;
     if (labelled[0] === current.labels && labelled[1] === size) return;

@@ -21,7 +21,7 @@ export async function modelOf(store, runs, state) {
   const change = own(step.metrics, "loss_change")?.[opened];
   return {
     ...chosen, runs, comparison, problem, step, name,
-    what: { step: at, head: name, run: history.name ?? COMPARE.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
+    what: { step: at, head: name, run: runText(chosen.state.run, history, step) }[comparison?.kind],
     labels: history.labels,
     losses: [null, ...step.losses], // of each token
     tokens: history.labels.length,
@@ -99,20 +99,17 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
     found.history = await store.history(run.name, tag);
     const { labels, layers, heads, steps } = found.history;
-    if (layers !== history.layers || heads !== history.heads) {
-      return refuse(COMPARE.otherHeads(value));
-    }
-    if (JSON.stringify(labels) !== JSON.stringify(history.labels)) {
-      return refuse(COMPARE.otherTokens(value));
-    }
+    if (layers !== history.layers || heads !== history.heads) return refuse(COMPARE.otherHeads(value));
+    if (JSON.stringify(labels) !== JSON.stringify(history.labels)) return refuse(COMPARE.otherTokens(value));
     found.index = nearest(numbersOf(steps), history.steps[index].step);
-    found.what = found.history.name ?? COMPARE.runAtStep(value, stepText(steps[found.index].step));
+    found.what = runText(value, found.history, steps[found.index]);
   }
   found.step = stepOf(found.history, found.index);
   return { comparison: found };
 }
 
 const numbersOf = (steps) => steps.map(({ step }) => step);
+const runText = (run, history, { step }) => history.name ?? COMPARE.runAtStep(run, stepText(step));
 const refuse = (problem) => ({ comparison: null, problem });
 
 /** "train/loss 5.12": the last loss that was logged until this step, or "" if there is none. */

@@ -34,7 +34,6 @@ export function streamOf(base64) {
 export function createStore(source) {
   const histories = new Map(); // promises
   const parts = new Map(); // key -> {promise, bytes}, the least recently used first
-  let held = 0;
 
   function history(run, text) {
     const name = JSON.stringify([run, text]);
@@ -62,31 +61,27 @@ export function createStore(source) {
   }
 
   function fetched(key, arrays) {
-    let entry = parts.get(key);
+    const entry = parts.get(key) ?? requested(key, arrays);
     parts.delete(key);
-    if (!entry) {
-      const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
-      if (size > MAX_PART_BYTES) {
-        const megabytes = Math.round(size / 2 ** 20).toLocaleString(LOCALE);
-        throw new DataError(TEXTS.tooLarge(megabytes));
-      }
-      const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
-      entry = { bytes: size, promise };
-      held += size;
-      promise.catch(() => forget(key, entry));
-    }
     parts.set(key, entry);
+    let held = [...parts.values()].reduce((sum, { bytes }) => sum + bytes, 0);
     for (const [oldest, other] of parts) {
       if (held <= CACHE_BYTES || other === entry) break;
-      forget(oldest, other);
+      parts.delete(oldest);
+      held -= other.bytes;
     }
     return entry.promise;
   }
 
-  function forget(key, entry) {
-    if (parts.get(key) === entry) parts.delete(key);
-    held -= entry.bytes;
-    entry.bytes = 0;
+  function requested(key, arrays) {
+    const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
+    if (size > MAX_PART_BYTES) {
+      const megabytes = Math.round(size / 2 ** 20).toLocaleString(LOCALE);
+      throw new DataError(TEXTS.tooLarge(megabytes));
+    }
+    const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
+    promise.catch(() => parts.delete(key)); // it is asked for again
+    return { bytes: size, promise };
   }
 
   return {

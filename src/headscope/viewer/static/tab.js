@@ -9,11 +9,7 @@ import { createViewer } from "./viewer.js";
 
 const POLL = 30_000; // ms
 
-const url = (route, parameters = {}) => {
-  const address = new URL(`./${route}`, import.meta.url);
-  address.search = new URLSearchParams(parameters);
-  return address;
-};
+const url = (route, parameters) => new URL(`./${route}?${new URLSearchParams(parameters)}`, import.meta.url);
 
 const get = (...address) => answered(fetch(url(...address)), DATA);
 const json = async (route, parameters) => (await get(route, parameters)).json();

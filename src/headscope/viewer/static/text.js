@@ -11,7 +11,7 @@ export function createText(parent, actions) {
   let labels = null;
   let tokens = [];
   const ends = []; // the last element of each token
-  let looks = []; // what each token shows
+  const looks = []; // what each token shows
   let reachable = 0; // the token that the Tab key reaches
 
   function build(model) {
@@ -32,14 +32,6 @@ export function createText(parent, actions) {
     looks.length = same;
     reach(Math.max(0, Math.min(focused < 0 ? 0 : focused, tokens.length - 1)));
     if (focused >= 0) tokens[reachable].focus({ preventScroll: true });
-  }
-
-  function showLosses(losses) {
-    losses.forEach((loss, number) => {
-      const small = tokens[number].querySelector("small");
-      write(small, loss?.toFixed(1) ?? "–");
-      set(small, { "aria-label": loss === null ? undefined : TEXTS.loss(loss.toFixed(2)) });
-    });
   }
 
   function reach(token) {
@@ -71,7 +63,11 @@ export function createText(parent, actions) {
   return {
     show(model) {
       if (model.labels !== labels) build(model);
-      showLosses(model.losses);
+      model.losses.forEach((loss, number) => {
+        const small = tokens[number].querySelector("small");
+        write(small, loss?.toFixed(1) ?? "–");
+        set(small, { "aria-label": loss === null ? undefined : TEXTS.loss(loss.toFixed(2)) });
+      });
     },
 
     point(model, pointed) {

@@ -40,7 +40,7 @@ export function createTimeline(parent, actions) {
   make(folded, "p", { class: "quiet" }, TEXTS.about);
 
   let current = null;
-  let drawn = {}; // what each canvas shows
+  let drawn = {}; // the model that the canvases show
   let listed = null; // the history whose names and metrics are listed
   let metrics = []; // those that all its steps have
   let playing = 0;
@@ -78,18 +78,13 @@ export function createTimeline(parent, actions) {
     markStrip(context, current, strips);
   }
 
-  /** Draws what is not yet drawn. */
+  /** Draws what is not yet drawn, and moves the cursor. */
   function draw() {
     if (folded.hidden) return;
-    const { history, metric, theme, opened, index } = current;
-    const same = history === drawn.history && metric === drawn.metric && theme === drawn.theme;
-    if (!same) drawBase();
-    if (!same || opened !== drawn.opened || index !== drawn.index) drawTop();
-    drawn = { history, metric, theme, opened, index };
-    moveCursor();
-  }
-
-  function moveCursor() {
+    const changed = (name) => current[name] !== drawn[name];
+    if (["history", "metric", "theme"].some(changed)) drawBase();
+    if (["history", "metric", "theme", "opened", "index"].some(changed)) drawTop();
+    drawn = current;
     const { x } = areas().lines;
     const { step, comparison } = current;
     other.hidden = comparison?.kind !== "step";
@@ -193,21 +188,16 @@ export function createTimeline(parent, actions) {
     const isKnown = (metric) => history.steps.every(({ metrics }) => own(metrics, metric));
     metrics = Object.keys(history.steps.at(-1).metrics).filter(isKnown);
     const names = new Set(history.steps.flatMap((step) => [...step.names, ...step.measured?.names ?? []]));
+    names.delete(NO_NAME);
     const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
     const unknown = [...names].filter((name) => !known.includes(name)).slice(0, 20);
     legend.replaceChildren();
     for (const name of [...known, ...unknown]) {
-      if (name === NO_NAME) continue;
       const item = make(legend, "span", { dir: "auto" });
       make(item, "i", { class: "swatch" }).style.background = background(name);
       item.append(name);
       explain(item, definitionOf(name));
     }
-  }
-
-  function say({ moment, step, title, index }) {
-    if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
-    set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1, "aria-valuetext": `${moment}, ${title}` });
   }
 
   return {
@@ -218,7 +208,9 @@ export function createTimeline(parent, actions) {
       if (listed !== model.history) list(model);
       fill(select, { "": metrics.map((metric) => [metric, metric.replaceAll("_", " ")]) }, model.metric);
       explain(about, own(METRICS, model.metric) ?? TEXTS.undescribed(model.metric));
-      say(model);
+      const { moment, step, title, index } = model;
+      if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
+      set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1, "aria-valuetext": `${moment}, ${title}` });
       draw();
     },
     resize() {

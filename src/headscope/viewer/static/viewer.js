@@ -172,9 +172,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     main.hidden = false;
     main.classList.toggle("one-step", history.steps.length < 2);
     main.style.setProperty("--heads", history.heads);
-    const shortened = tokens < history.text_tokens
-      ? TEXTS.shortened(tokens, history.text_tokens) : "";
-    say(problem ?? shortened);
+    say(problem ?? (tokens < history.text_tokens ? TEXTS.shortened(tokens, history.text_tokens) : ""));
     size.textContent = TEXTS.size({ ...history, tokens, measured: step.measured_tokens, measuredOn: step.measured_on,
                                     steps: history.name ? 0 : history.steps.length });
     const { comparison } = next;
