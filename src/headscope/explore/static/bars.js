@@ -7,26 +7,23 @@ import { addShare, percentText } from "./viewer/next.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 import { explain } from "./viewer/tooltip.js";
 
+const SAMPLING = {
+  temperature: { min: 0, max: 100, step: "any" },
+  top_k: { min: 1, max: 1e6, step: 1, optional: true },
+  top_p: { min: 0.001, max: 1, step: "any", optional: true },
+};
 const LISTED = 5; // tokens of a model with another vocabulary
 
 export function createBars(parent, actions) {
   const section = card(parent, "bars-card", TEXTS.next);
   const heading = section.querySelector("h3");
   const settings = make(section, "div", { class: "buttons" });
-  const setting = (name, options) => numberField(settings,
-    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) });
-  const showTemperature = setting("temperature", { min: 0, max: 100, step: "any" });
-  const showTopK = setting("top_k", { min: 1, max: 1e6, step: 1, optional: true });
-  const showTopP = setting("top_p", { min: 0.001, max: 1, step: "any", optional: true });
+  const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
+    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
   const rows = make(section, "div", { class: "bars", role: "group", "aria-label": TEXTS.next });
   const removed = make(section, "p", { class: "quiet" });
   const elsewhere = make(section, "p", { class: "quiet" });
   make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
-
-  /** Shows what the lens and the heads say about this token. */
-  function target(id) {
-    actions.change({ target: actions.now().target === id ? null : id });
-  }
 
   function showRow({ id, label, probability, sampled, other }, answer, compared, otherModel) {
     const row = make(rows, "div", { class: "bar-row" });
@@ -41,8 +38,9 @@ export function createBars(parent, actions) {
     make(row, "span", { class: "note quiet" }, compared
       ? (other === undefined ? "" : (otherModel ? TEXTS.elsewhere : TEXTS.before)(percentText(other)))
       : sampled === 0 ? TEXTS.cutAway : TEXTS.sampled(percentText(sampled)));
+    const explainToken = () => actions.change({ target: actions.now().target === id ? null : id });
     const ask = make(row, "button", { type: "button", class: "ask", "aria-pressed": id === answer.target.id,
-                                      "aria-label": TEXTS.ask(label), click: () => target(id) }, "?");
+                                      "aria-label": TEXTS.ask(label), click: explainToken }, "?");
     explain(ask, TEXTS.aboutAsk);
   }
 
@@ -50,9 +48,7 @@ export function createBars(parent, actions) {
     show(state, main, reference) {
       const { answer } = main;
       heading.replaceChildren(...TEXTS.nextAfter(answer.history.labels[answer.position]));
-      showTemperature(state.temperature);
-      showTopK(state.top_k);
-      showTopP(state.top_p);
+      for (const [name, showValue] of shows) showValue(state[name]);
       const comparable = reference?.about.vocabulary === main.about.vocabulary;
       const others = new Map((reference?.answer.next ?? []).map(({ id, probability }) => [id, probability]));
       const listed = answer.next.map((each) => ({ ...each, other: others.get(each.id) }));

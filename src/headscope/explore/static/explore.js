@@ -205,8 +205,7 @@ function show(newest, other) {
   patch.show(state, main, view);
   const [shape, otherShape] = readings().map(({ answer }) => runOf("", "", answer.history).shapes[0]);
   const comparable = shape === otherShape;
-  const compared = view.compare.startsWith("run:");
-  let compare = compared && !comparable ? "" : view.compare;
+  let compare = comparable || !view.compare.startsWith("run:") ? view.compare : "";
   if (changed && comparable) compare = `run:${reference.name}`;
   return viewer.refresh({ run: main.name, token: main.answer.position, compare });
 }

@@ -55,6 +55,10 @@ export function createPatch(parent, actions) {
     actions.change({ copies: [...others, { head, position: at }] }, true);
   }
 
+  function remove(copied) {
+    actions.change({ copies: actions.now().copies.filter((each) => each !== copied) }, true);
+  }
+
   async function update(everyHead = false) {
     asking?.abort();
     asking = new AbortController();
@@ -87,7 +91,7 @@ export function createPatch(parent, actions) {
         const pair = button(pairs, "", () => {
           wanted = at;
           draw(answer);
-        }, { class: first[at] === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
+        }, { class: `token-pair ${first[at] === second[at] ? "" : "differs"}`, "aria-pressed": at === position });
         for (const label of [first[at], second[at]]) make(pair, "bdi", {}, label ?? "–");
       }
     });
@@ -132,8 +136,7 @@ export function createPatch(parent, actions) {
       redraw(chips, () => {
         for (const each of state.copies) {
           const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
-          const remove = () => actions.change({ copies: actions.now().copies.filter((other) => other !== each) }, true);
-          button(chips, `${each.head} ${where} ×`, remove, { class: "chip" });
+          button(chips, `${each.head} ${where} ×`, () => remove(each), { class: "chip" });
         }
       }, here);
       update();

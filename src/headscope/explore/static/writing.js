@@ -3,6 +3,7 @@
 
 import { drawnOf, samplingOf, switchesOf } from "./address.js";
 import { api } from "./api.js";
+import { make } from "./viewer/dom.js";
 
 const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
 const MAX_UNDO = 100;
@@ -51,10 +52,9 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
   }
 
   /** Removes the last token. */
-  function back() {
+  async function back() {
     const { ids } = shown().main.answer;
-    if (ids.length < 2) return null;
-    return change({ tokens: ids.slice(0, -1), written: Math.max(0, now().written - 1) }, true);
+    if (ids.length > 1) await change({ tokens: ids.slice(0, -1), written: Math.max(0, now().written - 1) }, true);
   }
 
   /** Lets the model write `count` tokens. */
@@ -114,11 +114,10 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
         ...request, ...samplingOf(now()), ...drawnOf(now()), format, skip: written, max_new_tokens: now().length,
         position: position - labels.length, target: target.id, against: reference && reference.request,
       });
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(await response.blob());
-      link.download = /filename="([\w.]+)"/.exec(response.headers.get("Content-Disposition"))[1];
-      link.click();
-      URL.revokeObjectURL(link.href);
+      const [, download] = /filename="([\w.]+)"/.exec(response.headers.get("Content-Disposition"));
+      const href = URL.createObjectURL(await response.blob());
+      make(null, "a", { href, download }).click();
+      URL.revokeObjectURL(href);
     } catch (error) {
       say(error);
     }

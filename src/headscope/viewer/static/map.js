@@ -130,12 +130,8 @@ function createScale(parent) {
   const bar = make(box, "div", { class: "gradient" });
   const ticks = make(box, "div", { class: "ticks" });
   const caption = make(box, "p", { class: "quiet" });
-  let shown = "";
   return (scale, text) => {
     write(caption, text);
-    const ends = JSON.stringify(scale.ticks);
-    if (ends === shown) return;
-    shown = ends;
     bar.style.background = scale.gradient;
     ticks.replaceChildren();
     for (const [label, place] of scale.ticks) make(ticks, "span", {}, label).style.left = `${100 * place}%`;

@@ -6,7 +6,7 @@ import { predictionsOf } from "./predictions.js";
 import { WEIGHTS, differenceText, differences, nearest, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
 import { COMMON, COMPARE, HEADS } from "./texts.js";
-import { difference, triangle } from "./weights.js";
+import { triangle } from "./weights.js";
 
 /** The model without weights. Chooses what `state` leaves open, and keeps it in `model.state`. */
 export async function modelOf(store, runs, state) {
@@ -47,7 +47,7 @@ export async function withWeights(store, model) {
     kept === null ? null : predictionsOf(store, history, index, opened, kept)
       .catch(({ message }) => ({ problem: message })), // the weights may be fine
   ]);
-  const values = other ? difference(mine, other) : mine;
+  const values = other ? mine.map((value, place) => value - other[place]) : mine;
   const reach = other ? reachOf(values) : 1;
   const scale = other ? differences(reach) : WEIGHTS;
   return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };

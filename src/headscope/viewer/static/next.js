@@ -46,8 +46,9 @@ function list(rows, shown) {
   }
 }
 
-const signed = (value, most) =>
-  ({ note: differenceText(value), share: Math.abs(value) / (Math.abs(most) || 1), sign: value < 0 ? "less" : "more" });
+const signed = (value, most) => ({
+  note: differenceText(value), share: Math.abs(value) / (Math.abs(most) || 1), sign: value < 0 ? "less" : "more",
+});
 
 /** Lists the heads with the largest absolute values, and the opened head. */
 export function listHeads(rows, values, heads, opened, open) {

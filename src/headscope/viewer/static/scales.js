@@ -39,8 +39,7 @@ export function differences(reach) {
   const sign = (value) => (value > 0 ? "+" : value < 0 ? "−" : "");
   return {
     ...DIFFERENCES,
-    index: (value) =>
-      Math.max(0, Math.min(SHADES - 1, Math.round(((value / reach + 1) / 2) * (SHADES - 1)))),
+    index: (value) => Math.max(0, Math.min(SHADES - 1, Math.round(((value / reach + 1) / 2) * (SHADES - 1)))),
     ticks: ends.map((value, i) => [sign(value) + Number(Math.abs(value).toPrecision(2)), i / 4]),
     diverging: true,
   };
@@ -48,8 +47,7 @@ export function differences(reach) {
 
 /** The smallest of 0.01, 0.02, 0.05, 0.1, ... that no absolute value exceeds. */
 export function reachOf(values) {
-  let most = 0;
-  for (const value of values) most = Math.max(most, Math.abs(value));
+  const most = values.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
   return [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((reach) => reach >= most) ?? 1;
 }
 
@@ -69,8 +67,7 @@ export function timeAxis(steps, left, right) {
 /** Round steps to write on the axis, so that the places `x` of two are at least `gap` apart. */
 export function ticksOf(steps, x, gap) {
   const [first, last] = [steps[0].step, steps.at(-1).step];
-  const rounds = [1, 5, 2].flatMap((digit) =>
-    Array.from({ length: 16 }, (_, power) => digit * 10 ** power));
+  const rounds = [1, 5, 2].flatMap((digit) => Array.from({ length: 16 }, (_, power) => digit * 10 ** power));
   const chosen = [];
   for (const step of [last, first, ...rounds]) {
     const inside = step >= first && step <= last;

@@ -1,10 +1,10 @@
 // The colours of tokens, in the text and beside the lines.
 
-import { at, received } from "./weights.js";
+import { column, received, row } from "./weights.js";
 
-/** The tint of every token, {back, text}, or null for none. `looks` has the tokens that are looked at by
-    the query that is pointed at, and `looked` those that look at it. While nothing is pointed at, `looked` has the share
-    of all attention that goes to each token. */
+/** The tint of every token, {back, text}, or null for none. `looks` has the tokens that the token that is
+    pointed at looks at, and `looked` those that look at it. While nothing is pointed at, `looked` has the
+    share of all attention that goes to each token. */
 export function shadesOf({ tokens, values, scale, reach, theme: { tints } }, { query: token }) {
   const looks = new Array(tokens).fill(null);
   const looked = new Array(tokens).fill(null);
@@ -18,9 +18,7 @@ export function shadesOf({ tokens, values, scale, reach, theme: { tints } }, { q
     received(values, tokens).forEach((value, key) => { looked[key] = shade(value, tints.looked); });
     return { looks, looked };
   }
-  for (let key = 0; key <= token; key++) looks[key] = shade(values[at(token, key)], tints.looks);
-  for (let query = token; query < tokens; query++) {
-    looked[query] = shade(values[at(query, token)], tints.looked);
-  }
+  for (const [key, value] of row(values, token)) looks[key] = shade(value, tints.looks);
+  for (const [query, value] of column(values, token, tokens)) looked[query] = shade(value, tints.looked);
   return { looks, looked };
 }

@@ -47,10 +47,12 @@ function write(says, model, pointed, top) {
 /** What a global head does on this text, if one of its queries gives a key nearly all weight. */
 export function onThisText({ step, opened, own, tokens, labels }) {
   if (step.names[opened] !== "global") return "";
-  const largest = { weight: 0.9 };
+  let largest = [0.9];
   for (let query = 1; query < tokens; query++) {
-    for (const [key, weight] of row(own, query)) if (weight > largest.weight) Object.assign(largest, { weight, query, key });
+    for (const [key, weight] of strongest(row(own, query), 1)) {
+      if (weight > largest[0]) largest = [weight, query, key];
+    }
   }
-  const { weight, query, key } = largest;
+  const [weight, query, key] = largest;
   return query ? TEXTS.onThisText(labels[query], labels[key], weight.toFixed(2)) : "";
 }

@@ -1,5 +1,6 @@
 // The entry of TensorBoard's tab: the data comes from the routes of the plugin.
 
+import { make } from "./dom.js";
 import { createAddress } from "./state.js";
 import { DataError, answered, createStore } from "./store.js";
 import { connect } from "./tensorboard.js";
@@ -18,12 +19,8 @@ const json = async (route, parameters) => (await get(route, parameters)).json();
 export async function render() {
   document.documentElement.lang = LOCALE;
   document.title = COMMON.title;
-  const style = document.createElement("link");
-  style.rel = "stylesheet";
-  style.href = url("viewer.css");
   await new Promise((resolve) => {
-    style.onload = style.onerror = resolve;
-    document.head.append(style);
+    make(document.head, "link", { rel: "stylesheet", href: url("viewer.css"), load: resolve, error: resolve });
   });
 
   let selected = null; // the runs that TensorBoard selects; null if it does not say so
@@ -39,9 +36,7 @@ export async function render() {
     async runs() {
       known = (await json("runs")).runs;
       const shown = known.filter(isShown);
-      if (known.length > 0 && shown.length === 0) {
-        throw new DataError(DATA.notSelected);
-      }
+      if (known.length > 0 && shown.length === 0) throw new DataError(DATA.notSelected);
       return shown;
     },
     history: (run, text) => json("history", { run, text }),

@@ -23,8 +23,7 @@ export function createText(parent, actions) {
     labels = model.labels;
     tokens = labels.map((label, number) => {
       if (number < same) return tokens[number];
-      const attributes = { role: "button", dir: "auto", tabindex: -1, "data-token": number };
-      const token = make(box, "span", attributes, label);
+      const token = make(box, "span", { role: "button", dir: "auto", tabindex: -1, "data-token": number }, label);
       make(token, "small");
       ends[number] = label.endsWith("⏎") ? make(box, "br") : token;
       return token;

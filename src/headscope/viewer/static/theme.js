@@ -13,8 +13,7 @@ export function watchTheme(changed) {
   const setting = matchMedia("(prefers-color-scheme: dark)");
   const body = outerWindow()?.document.body;
   const apply = () => {
-    const dark = body ? body.classList.contains("dark-mode") : setting.matches;
-    const theme = dark ? "dark" : "light";
+    const theme = (body ? body.classList.contains("dark-mode") : setting.matches) ? "dark" : "light";
     if (document.documentElement.dataset.theme === theme) return;
     document.documentElement.dataset.theme = theme;
     changed();
@@ -36,9 +35,7 @@ export function outerWindow() {
 /** The colours of the style sheet, by name, and tints of those of weights. */
 export function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  const theme = Object.fromEntries(
-    NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
-  );
+  const theme = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   theme.series = ["blue", "orange", "green", "vermillion", "sky", "purple", "ink"].map((n) => theme[n]);
   theme.font = getComputedStyle(document.body).fontFamily;
   theme.tints = Object.fromEntries(

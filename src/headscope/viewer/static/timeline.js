@@ -31,8 +31,7 @@ export function createTimeline(parent, actions) {
   const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
                                        "aria-label": TEXTS.trainingStep });
   // What depends on the opened head has its own canvas, so that opening a head is fast.
-  const [base, top] = ["base", "top"].map((name) =>
-    make(chart, "canvas", { class: name, "aria-hidden": "true" }));
+  const [base, top] = ["base", "top"].map((name) => make(chart, "canvas", { class: name, "aria-hidden": "true" }));
   const other = make(chart, "div", { class: "cursor other", hidden: "" });
   const cursor = make(chart, "div", { class: "cursor" });
   const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
@@ -210,7 +209,8 @@ export function createTimeline(parent, actions) {
       explain(about, own(METRICS, model.metric) ?? TEXTS.undescribed(model.metric));
       const { moment, step, title, index } = model;
       if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
-      set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1, "aria-valuetext": `${moment}, ${title}` });
+      set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1,
+                   "aria-valuetext": `${moment}, ${title}` });
       draw();
     },
     resize() {

@@ -26,10 +26,6 @@ export function triangle({ rest, peak, codes, exact }, head, tokens, view) {
   return values;
 }
 
-export function difference(first, second) {
-  return first.map((value, i) => value - second[i]);
-}
-
 /** [token, value] for every key of a query: where it looks. */
 export function row(values, query) {
   return Array.from({ length: query + 1 }, (_, key) => [key, values[at(query, key)]]);
@@ -42,8 +38,7 @@ export function column(values, key, tokens) {
 
 /** The `most` pairs with the largest absolute values, largest first, without zeros. */
 export function strongest(pairs, most) {
-  return pairs
-    .filter(([, value]) => value !== 0)
+  return pairs.filter(([, value]) => value !== 0)
     .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))
     .slice(0, most);
 }
