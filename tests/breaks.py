@@ -536,8 +536,8 @@ viewer/static/grid.js
 > explore/test_explore_in_browser.py::test_switched_heads_change_the_probabilities_and_the_loss
 viewer/static/map.js
 # the axes are not labelled at the pointer
-- what?.key ?? what?.token);
-+ undefined);
+- labelPointed(across, current.labels, pointed.key);
++ labelPointed(across, current.labels, undefined);
 > viewer/test_page_layout.py::test_the_map_labels_the_row_and_the_column_that_are_pointed_at
 conversion/new_folder.py
 # what a killed export left stays
