@@ -5,9 +5,9 @@ import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** A labelled field for a number. An empty field is null if `optional`. Returns a function that shows
     a value. */
-export function numberField(parent, { label, min, max, step, optional, change }) {
+export function numberField(parent, { label, optional, change, ...limits }) {
   const box = make(parent, "label", { class: "number" }, `${label} `);
-  const field = make(box, "input", { type: "number", min, max, step, ...(optional && { placeholder: TEXTS.off }) });
+  const field = make(box, "input", { type: "number", placeholder: optional && TEXTS.off, ...limits });
   field.addEventListener("change", () => {
     const empty = field.value === "";
     if (field.checkValidity() && (optional || !empty)) change(empty ? null : Number(field.value));

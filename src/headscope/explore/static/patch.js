@@ -14,7 +14,7 @@ export function createPatch(parent, actions) {
   const section = make(parent, "details", { class: "card patch-card" });
   make(section, "summary", {}, TEXTS.patch);
   make(section, "p", { class: "quiet" }, TEXTS.aboutPatch);
-  const { show: showSecond } = textField(section, { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second },
+  const field = textField(section, { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second },
     (second, begins) => {
       asked = {};
       actions.change({ second, copies: [] }, begins);
@@ -125,7 +125,7 @@ export function createPatch(parent, actions) {
     show(...shown) {
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
-      showSecond(state.second);
+      field.show(state.second);
       body.hidden = !state.second;
       if (state.second && shownFor === "") section.open = true;
       const key = JSON.stringify([main.request, state.second, state.copies, view.head]);

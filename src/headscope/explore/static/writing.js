@@ -1,7 +1,7 @@
 // The actions on the text: the model writes, a token is added or removed, an action is undone, and
 // what is shown is saved as a file.
 
-import { drawnOf, samplingOf, switchesOf } from "./address.js";
+import { switchesOf, writingOf } from "./address.js";
 import { api } from "./api.js";
 import { make } from "./viewer/dom.js";
 
@@ -65,11 +65,11 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
     const { written: before } = now();
     const ids = [...prompt];
     const grown = () => ({ tokens: [...ids], written: before + ids.length - prompt.length });
-    const asked = { ...request, ...samplingOf(now()), ...drawnOf(now()), text: null, tokens: prompt };
+    const asked = { ...request, ...writingOf(now()), text: null, tokens: prompt, max_new_tokens: count };
     if (count > 1) showWriting(true);
     let busy = null;
     try {
-      for await (const { id } of api.write({ ...asked, max_new_tokens: count }, mine.signal)) {
+      for await (const { id } of api.write(asked, mine.signal)) {
         if (mine.signal.aborted) break;
         if (ids.length === prompt.length) remember();
         ids.push(id);
@@ -96,8 +96,7 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
     await Promise.all([main, reference].map(async ({ about, request }, side) => {
       const same = about.vocabulary === main.about.vocabulary;
       const prompt = same ? { text: null, tokens: ids } : { text, tokens: null, skip: 0 };
-      const asked = { ...request, ...samplingOf(now()), ...drawnOf(now()), ...prompt, max_new_tokens: now().length };
-      for await (const each of api.write(asked, signal)) {
+      for await (const each of api.write({ ...request, ...writingOf(now()), ...prompt }, signal)) {
         sides[side].push(each);
         draw(sides);
       }
@@ -111,7 +110,7 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
     const { request, written, answer: { position, history: { labels }, target } } = main;
     try {
       const response = await api.export({
-        ...request, ...samplingOf(now()), ...drawnOf(now()), format, skip: written, max_new_tokens: now().length,
+        ...request, ...writingOf(now()), format, skip: written,
         position: position - labels.length, target: target.id, against: reference && reference.request,
       });
       const [, download] = /filename="([\w.]+)"/.exec(response.headers.get("Content-Disposition"));

@@ -3,18 +3,18 @@
 import { drawText, fit } from "./canvas.js";
 import { card, make, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
-import { LINES } from "./texts.js";
+import { LINES as TEXTS } from "./texts.js";
 import { at } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
 
 export function createLines(parent, actions) {
-  const section = card(parent, "lines-card", LINES.title);
+  const section = card(parent, "lines-card", TEXTS.title);
   const about = make(section, "p", { class: "quiet" });
   const ends = make(section, "div", { class: "ends quiet" });
-  make(ends, "span", {}, LINES.query);
-  make(ends, "span", {}, LINES.key);
+  make(ends, "span", {}, TEXTS.query);
+  make(ends, "span", {}, TEXTS.key);
   const scroller = make(section, "div", { class: "lines" });
   const canvas = make(scroller, "canvas", { "aria-hidden": "true" });
   const spacer = make(scroller, "div");
@@ -107,10 +107,10 @@ export function createLines(parent, actions) {
   return {
     paint(model) {
       current = model;
-      write(about, model.scale.diverging ? LINES.differences : LINES.weights);
+      write(about, model.scale.diverging ? TEXTS.differences : TEXTS.weights);
       layOut();
     },
-    point(model, what) {
+    point(what) {
       pointed = what;
       const top = pointed.query * row;
       const isVisible = top >= scroller.scrollTop && top + row <= scroller.scrollTop + scroller.clientHeight;

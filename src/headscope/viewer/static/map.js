@@ -101,19 +101,19 @@ export function createMap(parent, actions) {
   return {
     paint(model) {
       current = model;
-      const { other, scale, view, comparison } = model;
+      const { other, scale, view, what, title, comparison } = model;
       const weights = view === "shares" ? TEXTS.share : TEXTS.weight;
       sides.hidden = !other;
       if (other) {
-        mainScale(scale, TEXTS.difference(model.what, comparison.what));
+        mainScale(scale, TEXTS.difference(what, comparison.what));
         sideScale(WEIGHTS, TEXTS.scale(weights));
-        [model.what, comparison.what].forEach((what, side) => write(captions[side], what));
+        captions.forEach((caption, side) => write(caption, [what, comparison.what][side]));
       } else mainScale(scale, TEXTS.scale(weights));
-      const titles = other ? [model.title, model.what, comparison.what] : [model.title];
-      titles.forEach((what, number) => canvases[number].setAttribute("aria-label", TEXTS.mapOf(what)));
+      const shown = other ? [title, what, comparison.what] : [title];
+      shown.forEach((name, number) => canvases[number].setAttribute("aria-label", TEXTS.mapOf(name)));
       drawAll();
     },
-    point(model, what) {
+    point(what) {
       pointed = what;
       if (!current) return;
       draw();

@@ -31,13 +31,12 @@ export function addShare(parent, look, share) {
 /** Shows rows {before, text, note, share, sign, marked, click} in `rows`: `share` is the length of the
     bar. The focus stays on the row with the same text. */
 function list(rows, shown) {
-  const focused = [...rows.children].indexOf(document.activeElement);
-  const name = focused < 0 ? null : rows.children[focused].querySelector("bdi").textContent;
+  const focused = document.activeElement;
+  const name = rows.contains(focused) ? focused.querySelector("bdi").textContent : null;
   rows.replaceChildren();
   for (const { before = "", text, note, share, sign = "", marked, click } of shown) {
-    const row = make(rows, click ? "button" : "div", {
-      class: `row ${marked ? "marked" : ""}`, ...(click && { type: "button", "aria-pressed": marked, click }),
-    });
+    const row = make(rows, click ? "button" : "div", { class: `row ${marked ? "marked" : ""}`, click,
+                                                       type: click && "button", "aria-pressed": click && marked });
     make(row, "span", { class: "before" }, before);
     make(row, "bdi", { class: "token-name" }, text);
     addShare(row, sign, share);

@@ -69,7 +69,7 @@ export function createText(parent, actions) {
       });
     },
 
-    point(model, pointed) {
+    point(pointed, model) {
       const shades = shadesOf(model, pointed);
       const { query, key } = pointed;
       tokens.forEach((token, number) => {

@@ -97,7 +97,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     if (!complete || complete.labels !== model?.labels) return; // the weights are on their way
     const { token, query = token, key = token } = hovered ?? { token: model.kept ?? undefined };
     const pointed = { token, query, key };
-    for (const panel of [text, map, lines]) panel.point(complete, pointed);
+    for (const panel of [text, map, lines]) panel.point(pointed, complete);
     describe(says, complete, pointed);
   });
 
@@ -168,14 +168,13 @@ export function createViewer(root, { store, address, title, place, viewChanged =
 
   /** Shows everything that needs no weights. */
   function show(next) {
-    const { history, step, tokens, problem } = next;
+    const { history, step, tokens, comparison, problem } = next;
     main.hidden = false;
     main.classList.toggle("one-step", history.steps.length < 2);
     main.style.setProperty("--heads", history.heads);
     say(problem ?? (tokens < history.text_tokens ? TEXTS.shortened(tokens, history.text_tokens) : ""));
     size.textContent = TEXTS.size({ ...history, tokens, measured: step.measured_tokens, measuredOn: step.measured_on,
                                     steps: history.name ? 0 : history.steps.length });
-    const { comparison } = next;
     const two = comparison?.kind === "head";
     openedHead(next.name, step, next.opened);
     otherHead(comparison?.what, two ? step : null, comparison?.opened);
