@@ -8,7 +8,7 @@ import { make } from "./viewer/dom.js";
 const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
 const MAX_UNDO = 100;
 
-/** `page` has what the actions need: now() returns the state, and shown() the readings {main, reference}.
+/** Needs of the page: now() returns the state, and shown() the readings {main, reference} that are shown.
     change(part, step) changes the state and reads the text. settled() waits until the text is read, and
     returns whether it could be read. say(error) and showWriting(on) show what happens. */
 export function createWriting({ now, shown, change, settled, say, showWriting }) {
