@@ -449,7 +449,7 @@ analysis/path_patching.py
 + block = model.blocks[layer]
 +         x = x + block.attention(block.attention_norm(x), position=model.position)
 > analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
-viewer/static/store.js
+viewer/static/predictions.js
 # the lens shows the probabilities of the layer after
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
@@ -481,8 +481,8 @@ data/own_files.py
 > data/test_own_files.py::test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds
 viewer/static/viewer.css
 # the opened head is below the timeline and the heads
-- main { display: grid; gap: 12px;
-+ main { gap: 12px;
+- main, .overview { display: grid;
++ .overview { display: grid;
 > tab/test_tab_in_browser.py::test_five_questions_take_two_clicks_and_no_scrolling
 viewer/static/viewer.js
 # a click on a head in a narrow window does not scroll
@@ -491,8 +491,8 @@ viewer/static/viewer.js
 > viewer/test_page_layout.py::test_the_opened_head_is_in_sight_after_a_click_and_its_headline_takes_one_line
 viewer/static/chart.js
 # labels of lines give the values at the last step
-- shortText(valuesOf(model, head)[model.index])
-+ shortText(value)
+- shortText(values[model.index])
++ shortText(values.at(-1))
 > viewer/test_page_layout.py::test_the_labels_of_lines_have_the_values_at_the_cursor
 viewer/static/timeline.js
 # the pointer reads the value at the cursor, not at its own step
@@ -535,8 +535,8 @@ viewer/static/grid.js
 > explore/test_explore_in_browser.py::test_switched_heads_change_the_probabilities_and_the_loss
 viewer/static/map.js
 # the axes are not labelled at the pointer
-- what?.key ?? what?.token);
-+ undefined);
+- labelPointed(across, current.labels, pointed.key);
++ labelPointed(across, current.labels, undefined);
 > viewer/test_page_layout.py::test_the_map_labels_the_row_and_the_column_that_are_pointed_at
 conversion/new_folder.py
 # what a killed export left stays

@@ -8,7 +8,15 @@ export const EMPTY = {
   temperature: 0.8, top_k: null, top_p: 0.95, seed: 0, length: 40, written: 0, target: null, second: "", copies: [],
 };
 
+/** Parts of a state, as requests have them. `seed` and `skip` say which random numbers the next written
+    token uses. */
+export const switchesOf = ({ zero, mean, half }) => ({ zero, mean, half });
+export const samplingOf = ({ temperature, top_k, top_p }) => ({ temperature, top_k, top_p });
+export const writingOf = ({ seed, written, length, ...state }) =>
+  ({ ...samplingOf(state), seed, skip: written, max_new_tokens: length });
+
 const NUMBERS = ["temperature", "top_k", "top_p", "seed", "length", "written", "target"];
+
 /** Makes texts of a state, and a state of texts. */
 export const codec = {
   fromTexts(found) {

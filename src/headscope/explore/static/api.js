@@ -1,32 +1,23 @@
 // The protocol: requests to the server, and its answers. See docs/explore.md.
 
-import { DataError } from "./viewer/store.js";
-import { texts } from "./viewer/texts.js";
+import { DataError, answered } from "./viewer/store.js";
+import { EXPLORE } from "./viewer/texts.js";
 
 const token = new URLSearchParams(location.search).get("token");
 
-/** Sends a request, and returns the response. An error becomes the line that the server says. */
-async function post(name, request, signal) {
+function post(name, request, signal) {
   const headers = { "Content-Type": "application/json" };
   // Without it, jupyter-server-proxy forwards a stream only at its end.
   if (name === "write") headers.Accept = "text/event-stream";
   if (token) headers.Authorization = `Bearer ${token}`;
-  let response;
-  try {
-    response = await fetch(`v1/${name}`, { method: "POST", headers, body: JSON.stringify(request), signal });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new DataError(texts.explore.noAnswer);
-  }
-  if (response.ok) return response;
-  const said = await response.json().catch(() => ({}));
-  throw new DataError(said.error ?? texts.explore.refused(response.status));
+  const sent = { method: "POST", headers, body: JSON.stringify(request), signal };
+  return answered(fetch(`v1/${name}`, sent), EXPLORE);
 }
 
 const json = async (...request) => (await post(...request)).json();
 
 export const api = {
-  open: (model, signal) => json("open", { model }, signal),
+  open: (model) => json("open", { model }),
   read: (request, signal) => json("read", request, signal),
   patch: (request, signal) => json("patch", request, signal),
   export: (request) => post("export", request),
@@ -46,6 +37,6 @@ export const api = {
         yield JSON.parse(data);
       }
     }
-    throw new DataError(texts.explore.noAnswer);
+    throw new DataError(EXPLORE.noAnswer);
   },
 };

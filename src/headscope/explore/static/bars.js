@@ -2,23 +2,24 @@
 // make of it. Two bars per token when heads are switched or another model is compared.
 
 import { card, make } from "./viewer/dom.js";
-import { numberField, redraw } from "./editor.js";
-import { percentText } from "./viewer/next.js";
-import { texts } from "./viewer/texts.js";
+import { numberField, redraw } from "./controls.js";
+import { addShare, percentText } from "./viewer/next.js";
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 import { explain } from "./viewer/tooltip.js";
 
-const TEXTS = texts.explore;
+const SAMPLING = {
+  temperature: { min: 0, max: 100, step: "any" },
+  top_k: { min: 1, max: 1e6, step: 1, optional: true },
+  top_p: { min: 0.001, max: 1, step: "any", optional: true },
+};
 const LISTED = 5; // tokens of a model with another vocabulary
 
 export function createBars(parent, actions) {
   const section = card(parent, "bars-card", TEXTS.next);
   const heading = section.querySelector("h3");
   const settings = make(section, "div", { class: "buttons" });
-  const setting = (name, options) => numberField(settings,
-    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) });
-  const showTemperature = setting("temperature", { min: 0, max: 100, step: "any" });
-  const showTopK = setting("top_k", { min: 1, max: 1e6, step: 1, optional: true });
-  const showTopP = setting("top_p", { min: 0.001, max: 1, step: "any", optional: true });
+  const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
+    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
   const rows = make(section, "div", { class: "bars", role: "group", "aria-label": TEXTS.next });
   const removed = make(section, "p", { class: "quiet" });
   const elsewhere = make(section, "p", { class: "quiet" });
@@ -27,38 +28,33 @@ export function createBars(parent, actions) {
   function showRow({ id, label, probability, sampled, other }, answer, compared, otherModel) {
     const row = make(rows, "div", { class: "bar-row" });
     row.classList.toggle("cut", sampled === 0);
-    const pick = make(row, "button", { type: "button", class: "pick token-name", dir: "auto",
-                                       "aria-label": TEXTS.pick(label) }, label);
-    pick.addEventListener("click", () => actions.pick(id, answer));
-    const bars = make(row, "span", { class: "pair", "aria-hidden": "true" });
-    const bar = (name, share) => make(bars, "i", { class: `share ${name}` })
-      .style.setProperty("--value", `${100 * (share ?? 0)}%`);
-    if (compared) bar("reference", other);
-    bar("probability", probability);
-    bar("sampled", sampled);
+    make(row, "button", { type: "button", class: "pick token-name", dir: "auto", "aria-label": TEXTS.pick(label),
+                          click: () => actions.pick(id, answer) }, label);
+    const bars = make(row, "span", { class: "pair" });
+    if (compared) addShare(bars, "reference", other);
+    addShare(bars, "probability", probability);
+    addShare(bars, "sampled", sampled);
     make(row, "span", { class: "note" }, percentText(probability));
     make(row, "span", { class: "note quiet" }, compared
       ? (other === undefined ? "" : (otherModel ? TEXTS.elsewhere : TEXTS.before)(percentText(other)))
       : sampled === 0 ? TEXTS.cutAway : TEXTS.sampled(percentText(sampled)));
+    const explainToken = () => actions.change({ target: actions.now().target === id ? null : id });
     const ask = make(row, "button", { type: "button", class: "ask", "aria-pressed": id === answer.target.id,
-                                      "aria-label": TEXTS.ask(label) }, "?");
+                                      "aria-label": TEXTS.ask(label), click: explainToken }, "?");
     explain(ask, TEXTS.aboutAsk);
-    ask.addEventListener("click", () => actions.target(id));
   }
 
   return {
     show(state, main, reference) {
       const { answer } = main;
       heading.replaceChildren(...TEXTS.nextAfter(answer.history.labels[answer.position]));
-      showTemperature(state.temperature);
-      showTopK(state.top_k);
-      showTopP(state.top_p);
+      for (const [name, showValue] of shows) showValue(state[name]);
       const comparable = reference?.about.vocabulary === main.about.vocabulary;
       const others = new Map((reference?.answer.next ?? []).map(({ id, probability }) => [id, probability]));
-      const all = answer.next.map((each) => ({ ...each, other: others.get(each.id) }));
-      const strongest = all.sort((a, b) => b.probability - a.probability);
+      const listed = answer.next.map((each) => ({ ...each, other: others.get(each.id) }));
+      listed.sort((a, b) => b.probability - a.probability);
       redraw(rows, () => {
-        for (const each of strongest) showRow(each, answer, comparable, reference?.about.name !== main.about.name);
+        for (const each of listed) showRow(each, answer, comparable, reference?.about.name !== main.about.name);
       });
       const most = (comparable ? [] : reference?.answer.next ?? []).slice(0, LISTED)
         .map(({ label, probability }) => `“${label}” ${percentText(probability)}`);

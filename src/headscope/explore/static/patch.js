@@ -2,59 +2,52 @@
 
 import { make } from "./viewer/dom.js";
 import { api } from "./api.js";
-import { button, markUnknown, redraw } from "./editor.js";
-import { list, percentText } from "./viewer/next.js";
+import { button, markUnknown, redraw } from "./controls.js";
+import { textField } from "./editor.js";
+import { fill, labelled } from "./viewer/fields.js";
+import { addShare, listHeads, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
-import { headName } from "./viewer/state.js";
-import { texts } from "./viewer/texts.js";
-
-const TEXTS = texts.explore;
-const SHOWN = 8; // heads in the list of effects
+import { headName, headNumber } from "./viewer/state.js";
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 export function createPatch(parent, actions) {
   const section = make(parent, "details", { class: "card patch-card" });
   make(section, "summary", {}, TEXTS.patch);
   make(section, "p", { class: "quiet" }, TEXTS.aboutPatch);
-  const field = make(section, "textarea", { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second,
-                                            spellcheck: false, dir: "auto" });
+  const field = textField(section, { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second },
+    (second, begins) => {
+      asked = {};
+      actions.change({ second, copies: [] }, begins);
+    });
   const notes = make(section, "p", { class: "notes" });
   const body = make(section, "div", { class: "patched" });
   const pairs = make(body, "div", { class: "token-pairs", role: "group", "aria-label": TEXTS.positions });
   const buttons = make(body, "div", { class: "buttons" });
   const here = button(buttons, "", () => copy(position));
   const everywhere = button(buttons, "", () => copy(null));
-  const every = button(buttons, TEXTS.everyHead, () => update(true));
+  button(buttons, TEXTS.everyHead, () => update(true));
   const chips = make(body, "p", { class: "chips" });
   const answers = make(body, "div", { class: "buttons" });
-  const chosen = ["right", "wrong"].map((name) => {
-    const box = make(answers, "label", {}, `${TEXTS.answers[name]} `);
-    const select = make(box, "select", { "aria-label": TEXTS.answers[name] });
-    select.addEventListener("change", () => {
-      asked[name] = Number(select.value);
-      update();
-    });
-    return { name, select };
-  });
+  const choice = (name) => labelled(answers, TEXTS.answers[name], "select", { change: ({ target }) => {
+    asked[name] = Number(target.value);
+    update();
+  } });
+  const choices = { right: choice("right"), wrong: choice("wrong") };
   const says = make(body, "p", { role: "status" });
   const table = make(body, "table", { class: "answers" });
+  const columns = make(make(table, "thead"), "tr");
+  for (const name of TEXTS.columns) make(columns, "th", { scope: "col" }, name);
+  const rows = make(table, "tbody");
   const effectsTitle = make(body, "p", { class: "quiet", hidden: "" }, TEXTS.effects);
   const effects = make(body, "div", { class: "rows effects" });
   let [state, main, view] = [null, null, null];
   let wanted = Infinity; // the chosen position, at first the last one
   let position = 0;
   let asked = {}; // the tokens whose logits are compared, if the user chose them
-  let tried = null; // the effects of every head, and what they belong to
+  let tried = {}; // the effects of every head, and what they belong to
   let vocabulary = null; // that `asked` belongs to
   let asking = null;
   let shownFor = "";
-
-  let typed = false; // as in editor.js
-  field.addEventListener("input", () => {
-    asked = {};
-    actions.change({ second: field.value, copies: [] }, !typed);
-    typed = true;
-  });
-  field.addEventListener("blur", () => { typed = false; });
 
   function copy(at) {
     const head = view.head;
@@ -62,109 +55,90 @@ export function createPatch(parent, actions) {
     actions.change({ copies: [...others, { head, position: at }] }, true);
   }
 
+  function remove(copied) {
+    actions.change({ copies: actions.now().copies.filter((each) => each !== copied) }, true);
+  }
+
   async function update(everyHead = false) {
     asking?.abort();
     asking = new AbortController();
-    const { model, zero, mean, half, text, tokens } = main.request;
     try {
-      const answer = await api.patch({ model, zero, mean, half, text, tokens, other: state.second,
-                                       copies: state.copies, every_head: everyHead, ...asked }, asking.signal);
-      if (answer.every_head) tried = { texts: textsOf(), right: answer.right.id, wrong: answer.wrong.id,
-                                       effects: answer.every_head };
+      const answer = await api.patch({ ...main.request, other: state.second, copies: state.copies,
+                                       every_head: everyHead, ...asked }, asking.signal);
+      if (answer.every_head) tried = { of: questionOf(answer), effects: answer.every_head };
       draw(answer);
     } catch (error) {
       if (error.name === "AbortError") return;
       shownFor = "failed"; // ask again
-      fail(error.message);
+      showProblem(error.message);
     }
   }
 
-  const textsOf = () => {
-    const { model, zero, mean, half, text, tokens } = main.request;
-    return JSON.stringify([model, zero, mean, half, text, tokens, state.second]);
-  };
+  const questionOf = ({ right, wrong }) => JSON.stringify([main.request, state.second, right.id, wrong.id]);
 
-  /** The copies, each with a button that removes it. */
-  function showCopies() {
-    redraw(chips, () => {
-      for (const each of state.copies) {
-        const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
-        const remove = () => actions.change({ copies: actions.now().copies.filter((other) => other !== each) }, true);
-        button(chips, `${each.head} ${where} ×`, remove, { class: "chip" });
-      }
-    }, here);
-  }
-
-  function fail(problem) {
+  function showProblem(problem) {
     says.textContent = problem;
-    for (const part of [table, effects]) part.replaceChildren();
-    effectsTitle.hidden = true;
-    buttons.hidden = answers.hidden = true;
+    for (const part of [buttons, answers, table, effectsTitle, effects]) part.hidden = Boolean(problem);
   }
 
   function draw(answer) {
     const { tokens: [first, second], unknown, problem, right, wrong, next, difference } = answer;
     position = Math.min(wanted, first.length - 1);
     notes.replaceChildren();
-    if (unknown[1].length > 0) markUnknown(notes, state.second, unknown[1]);
+    markUnknown(notes, state.second, unknown[1]);
     redraw(pairs, () => {
       for (let at = 0; at < Math.max(first.length, second.length); at++) {
         const pair = button(pairs, "", () => {
           wanted = at;
           draw(answer);
-        }, { class: first[at] === second[at] ? "token-pair" : "token-pair differs", "aria-pressed": at === position });
+        }, { class: `token-pair ${first[at] === second[at] ? "" : "differs"}`, "aria-pressed": at === position });
         for (const label of [first[at], second[at]]) make(pair, "bdi", {}, label ?? "–");
       }
     });
-    if (problem) return fail(problem);
-    buttons.hidden = answers.hidden = false;
+    showProblem(problem);
+    if (problem) return;
     here.textContent = TEXTS.copyHere(view.head, first[position], position);
     everywhere.textContent = TEXTS.copyAll(view.head);
-    const signed = differenceText;
-    for (const { name, select } of chosen) {
-      select.replaceChildren();
-      for (const { id, label } of next) make(select, "option", { value: id }, label);
-      select.value = (name === "right" ? right : wrong).id;
-    }
-    says.textContent = TEXTS.answer(right.label, wrong.label, signed(difference.before), signed(difference.other),
-                                    state.copies.length ? signed(difference.after) : null);
-    table.replaceChildren();
-    const head = make(make(table, "thead"), "tr");
-    for (const name of TEXTS.columns) make(head, "th", { scope: "col" }, name);
-    const rows = make(table, "tbody");
+    const options = { "": next.map(({ id, label }) => [id, label]) };
+    fill(choices.right, options, right.id);
+    fill(choices.wrong, options, wrong.id);
+    const [before, other, after] = [difference.before, difference.other, difference.after].map((value) =>
+      differenceText(value));
+    says.textContent = TEXTS.answer(right.label, wrong.label, before, other, state.copies.length ? after : null);
+    rows.replaceChildren();
     const strongest = (each) => Math.max(each.before, each.other, each.after);
     for (const each of next.sort((a, b) => strongest(b) - strongest(a)).slice(0, 10)) {
       const row = make(rows, "tr");
       make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, each.label);
       for (const name of ["before", "other", "after"]) {
-        const cell = make(row, "td", {}, percentText(each[name]));
-        make(cell, "i", { class: "share", "aria-hidden": "true" }).style.setProperty("--value", `${100 * each[name]}%`);
+        addShare(make(row, "td", {}, percentText(each[name])), "", each[name]);
       }
     }
-    const same = tried && tried.texts === textsOf() && tried.right === right.id && tried.wrong === wrong.id;
-    effectsTitle.hidden = !same;
-    if (!same) return effects.replaceChildren();
-    const changes = tried.effects.map((value, number) => [headName(number, main.about.heads), value - difference.before]);
-    const most = Math.max(...changes.map(([, value]) => Math.abs(value))) || 1;
-    list(effects, changes.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, SHOWN).map(([name, value]) => ({
-      text: name, note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more",
-      marked: name === view.head, click: () => actions.open(name),
-    })));
+    effectsTitle.hidden = effects.hidden = tried.of !== questionOf(answer);
+    if (effects.hidden) return;
+    const { about } = main;
+    listHeads(effects, tried.effects.map((value) => value - difference.before), about.heads,
+      headNumber(view.head, about), (head) => actions.open(headName(head, about.heads)));
   }
 
   return {
     show(...shown) {
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
-      if (field.value !== state.second) field.value = state.second;
+      field.show(state.second);
       body.hidden = !state.second;
       if (state.second && shownFor === "") section.open = true;
-      const key = JSON.stringify([textsOf(), state.copies, view.head]);
+      const key = JSON.stringify([main.request, state.second, state.copies, view.head]);
       if (body.hidden || key === shownFor) return;
       shownFor = key;
       if (main.about.vocabulary !== vocabulary) asked = {};
       vocabulary = main.about.vocabulary;
-      showCopies();
+      redraw(chips, () => {
+        for (const each of state.copies) {
+          const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
+          button(chips, `${each.head} ${where} ×`, () => remove(each), { class: "chip" });
+        }
+      }, here);
       update();
     },
   };

@@ -1,13 +1,15 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
 import { card, make } from "./viewer/dom.js";
-import { button, disable, redraw } from "./editor.js";
+import { EMPTY, switchesOf } from "./address.js";
+import { button, disable, redraw } from "./controls.js";
+import { radios } from "./viewer/fields.js";
 import { differenceText } from "./viewer/scales.js";
-import { headName } from "./viewer/state.js";
-import { texts } from "./viewer/texts.js";
+import { headName, headsOf } from "./viewer/state.js";
+import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
-const TEXTS = texts.explore;
-const WAYS = ["on", "half", "mean", "zero"];
+const CHIPS = 40; // switched heads that are listed
+const ALL_ON = switchesOf(EMPTY);
 
 export function createSwitches(parent, actions) {
   const section = card(parent, "switches-card", TEXTS.switches);
@@ -16,23 +18,17 @@ export function createSwitches(parent, actions) {
   const ways = make(section, "fieldset", { class: "views" });
   const legend = make(ways, "legend", { class: "hidden" });
   const title = make(ways, "span", { class: "way-of" });
-  const radios = WAYS.map((way) => {
-    const label = make(ways, "label");
-    const radio = make(label, "input", { type: "radio", name: "way", value: way });
-    label.append(TEXTS.ways[way]);
-    radio.addEventListener("change", () => set([opened], way));
-    return radio;
-  });
+  const showWay = radios(ways, "way", TEXTS.ways, (way) => set([opened], way));
   const buttons = make(section, "div", { class: "buttons" });
   const alone = button(buttons, "", () => {
     const others = every().filter((head) => head !== opened);
-    actions.change({ zero: others, mean: [], half: [] }, true);
+    actions.change({ ...ALL_ON, zero: others }, true);
   });
   const layer = button(buttons, "", () => {
     const off = inLayer().every((head) => wayOf(head) === "zero");
     set(inLayer(), off ? "on" : "zero");
   });
-  const reset = button(buttons, TEXTS.allOn, () => actions.change({ zero: [], mean: [], half: [] }, true));
+  const reset = button(buttons, TEXTS.allOn, () => actions.change(ALL_ON, true));
   const chips = make(section, "p", { class: "chips" });
   const loss = make(section, "p", { class: "loss-change", role: "status" });
   const again = make(section, "div", { class: "again" });
@@ -42,17 +38,17 @@ export function createSwitches(parent, actions) {
   let rewriting = null;
   let shownFor = ""; // what the written texts belong to
 
-  const every = () => Array.from({ length: main.about.layers * main.about.heads }, (_, n) => headName(n, main.about.heads));
+  const every = () => headsOf(main.about).map((head) => headName(head, main.about.heads));
   const inLayer = () => every().filter((head) => head.split("H")[0] === opened.split("H")[0]);
-  const wayOf = (head) => ["zero", "mean", "half"].find((way) => actions.now()[way].includes(head)) ?? "on";
+  const lists = () => Object.entries(switchesOf(actions.now()));
+  const wayOf = (head) => lists().find(([, heads]) => heads.includes(head))?.[0] ?? "on";
 
   function set(heads, way) {
-    const part = {};
-    for (const name of ["zero", "mean", "half"]) {
-      const kept = actions.now()[name].filter((head) => !heads.includes(head));
-      part[name] = name === way ? [...kept, ...heads] : kept;
-    }
-    actions.change(part, true);
+    const changed = lists().map(([name, before]) => {
+      const kept = before.filter((head) => !heads.includes(head));
+      return [name, name === way ? [...kept, ...heads] : kept];
+    });
+    actions.change(Object.fromEntries(changed), true);
   }
 
   const key = () => JSON.stringify([main.name, reference?.name, main.answer.ids, state.seed, state.length,
@@ -65,14 +61,13 @@ export function createSwitches(parent, actions) {
     shownFor = key();
     const draw = (sides) => {
       written.replaceChildren();
-      sides.forEach((_, place) => {
-        const number = 1 - place; // the text without the switches is the first one
-        const side = sides[number];
+      for (const side of [1, 0]) { // the text without the switches is the first one
         const column = make(written, "div");
-        make(column, "h4", { dir: "auto" }, number === 0 ? main.name : reference.name);
+        make(column, "h4", { dir: "auto" }, [main, reference][side].name);
         const text = make(column, "p", { dir: "auto" });
-        side.forEach((each, at) => make(text, sides[1 - number][at]?.id === each.id ? "span" : "b", {}, each.text));
-      });
+        sides[side].forEach(({ id, text: written }, at) =>
+          make(text, sides[1 - side][at]?.id === id ? "span" : "b", {}, written));
+      }
     };
     try {
       await actions.rewrite(rewriting.signal, draw);
@@ -91,18 +86,18 @@ export function createSwitches(parent, actions) {
       opened = every().includes(head) ? head : opened;
       legend.textContent = TEXTS.wayOf(opened);
       title.textContent = opened;
-      radios.forEach((radio) => { radio.checked = radio.value === wayOf(opened); });
+      showWay(wayOf(opened));
       alone.textContent = TEXTS.alone(opened);
       layer.textContent = TEXTS.layer(opened.split("H")[0]);
       const switched = every().filter((each) => wayOf(each) !== "on");
       disable(reset, switched.length === 0, alone);
       redraw(chips, () => {
-        for (const each of switched.slice(0, 40)) {
-          const chip = button(chips, `${each} ${TEXTS.ways[wayOf(each)]} ×`, () => set([each], "on"), { class: "chip" });
-          chip.setAttribute("aria-label", TEXTS.switchOn(each));
+        for (const each of switched.slice(0, CHIPS)) {
+          button(chips, `${each} ${TEXTS.ways[wayOf(each)]} ×`, () => set([each], "on"),
+            { class: "chip", "aria-label": TEXTS.switchOn(each) });
         }
       }, alone);
-      if (switched.length > 40) chips.append(TEXTS.more(switched.length - 40));
+      if (switched.length > CHIPS) chips.append(TEXTS.more(switched.length - CHIPS));
       const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
       const comparable = after !== null && before !== null && reference.about.vocabulary === main.about.vocabulary;
       const say = reference?.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;

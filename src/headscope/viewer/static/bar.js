@@ -1,71 +1,40 @@
 // The controls above all panels: run, text, view, and what to compare with.
 
 import { make } from "./dom.js";
+import { fill, labelled, radios } from "./fields.js";
 import { stepText } from "./scales.js";
-import { headName } from "./state.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.bar;
+import { headName, headsOf } from "./state.js";
+import { BAR as TEXTS, COMMON } from "./texts.js";
 
 export function createBar(parent, actions) {
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
-  const field = (text) => {
-    const label = make(bar, "label", {}, `${text} `);
-    return { label, select: make(label, "select", { "aria-label": text }) };
-  };
-  const run = field(TEXTS.run);
-  const text = field(TEXTS.text);
-
+  const choice = (text, change) => labelled(bar, text, "select", { change: ({ target }) => change(target.value) });
+  const run = choice(TEXTS.run, actions.changeRun);
+  const text = choice(TEXTS.text, (chosen) => actions.change({ text: chosen }));
   const views = make(bar, "fieldset", { class: "views" });
   make(views, "legend", { class: "hidden" }, TEXTS.view);
-  const radios = Object.entries(TEXTS.views).map(([view, name]) => {
-    const label = make(views, "label");
-    const radio = make(label, "input", { type: "radio", name: "view", value: view });
-    label.append(name);
-    radio.addEventListener("change", () => actions.change({ view }));
-    return radio;
-  });
-
-  const other = field(TEXTS.compare);
-
-  run.select.addEventListener("change", () => actions.changeRun(run.select.value));
-  text.select.addEventListener("change", () => actions.change({ text: text.select.value }));
-  other.select.addEventListener("change", () => actions.change({ compare: other.select.value }));
-
-  /** Sets the options of a select, groups {label: [[value, text]]}, only if they changed, and its value. */
-  function fill(select, groups, value) {
-    const written = JSON.stringify(groups);
-    if (select.dataset.options !== written) {
-      select.replaceChildren();
-      for (const [label, options] of Object.entries(groups)) {
-        const group = label && options.length > 0 ? make(select, "optgroup", { label }) : select;
-        for (const [each, text] of options) make(group, "option", { value: each }, text);
-      }
-      select.dataset.options = written;
-    }
-    select.value = value;
-  }
+  const showView = radios(views, "view", TEXTS.views, (view) => actions.change({ view }));
+  const other = choice(TEXTS.compare, (compare) => actions.change({ compare }));
 
   return {
     /** Shows the choices of run and text, for which the data of a run is not needed. */
     showRuns(runs, state) {
       const chosen = runs.find(({ name }) => name === state.run) ?? runs[0];
-      fill(run.select, { "": runs.map(({ name }) => [name, name || "."]) }, chosen?.name);
-      run.label.hidden = runs.length < 2;
+      fill(run, { "": runs.map(({ name }) => [name, name || "."]) }, chosen?.name);
+      run.parentElement.hidden = runs.length < 2;
       const texts = chosen?.texts ?? [];
-      fill(text.select, { "": texts.map((tag) => [tag, tag]) }, state.text);
-      text.label.hidden = texts.length < 2;
-      views.hidden = other.label.hidden = true;
+      fill(text, { "": texts.map((tag) => [tag, tag]) }, state.text);
+      text.parentElement.hidden = texts.length < 2;
+      views.hidden = other.parentElement.hidden = true;
     },
 
     show({ runs, history, state }) {
       this.showRuns(runs, state);
       views.hidden = false;
-      radios.forEach((radio) => { radio.checked = radio.value === state.view; });
-
+      showView(state.view);
       const choices = choicesOf(history, runs, state);
-      other.label.hidden = Object.values(choices).flat().length < 2;
-      fill(other.select, choices, state.compare);
+      other.parentElement.hidden = Object.values(choices).flat().length < 2;
+      fill(other, choices, state.compare);
     },
   };
 }
@@ -81,10 +50,10 @@ function choicesOf({ layers, heads, steps }, runs, state) {
   return {
     "": [["", TEXTS.nothing]],
     [TEXTS.anotherRun]: others(true),
-    [TEXTS.anotherHead]: Array.from({ length: layers * heads }, (_, n) => headName(n, heads))
+    [TEXTS.anotherHead]: headsOf({ layers, heads }).map((head) => headName(head, heads))
       .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
     [TEXTS.anotherStep]: steps.length < 2 ? []
-      : steps.map(({ step }) => [`step:${step}`, texts.step(stepText(step))]),
+      : steps.map(({ step }) => [`step:${step}`, COMMON.step(stepText(step))]),
     [TEXTS.otherShape]: others(false),
   };
 }

@@ -1,13 +1,12 @@
 // The thumbnails of all heads, one row per layer.
 
-import { card, fit, make, own, write } from "./dom.js";
+import { fit } from "./canvas.js";
+import { card, make, own, set, write } from "./dom.js";
 import { NO_NAME, background, nameOf, scoreText, shortName, titleOf } from "./names.js";
 import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
-import { headName } from "./state.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.heads;
+import { headName, headsOf } from "./state.js";
+import { HEADS as TEXTS } from "./texts.js";
 
 export function createGrid(parent, actions) {
   const section = card(parent, "grid-card", TEXTS.title);
@@ -16,7 +15,6 @@ export function createGrid(parent, actions) {
   // One canvas for all thumbnails: browsers are slow with hundreds of canvases.
   const canvas = make(grid, "canvas", { "aria-hidden": "true" });
   const atlas = document.createElement("canvas"); // all thumbnails, one pixel per cell
-  let shape = "";
   let heads = 0;
   let cells = []; // {button, place, name, score}, layer by layer
   let opened = null;
@@ -32,15 +30,15 @@ export function createGrid(parent, actions) {
     grid.classList.toggle("few", heads <= 4);
     make(grid, "span", { class: "corner" });
     for (let head = 0; head < heads; head++) make(grid, "span", { class: "head" }, `H${head}`);
-    cells = Array.from({ length: layers * heads }, (_, number) => {
+    cells = headsOf({ layers, heads }).map((number) => {
       if (number % heads === 0) make(grid, "span", { class: "layer" }, `L${number / heads}`);
-      const button = make(grid, "button", { type: "button", tabindex: -1, "aria-pressed": false });
+      const click = ({ shiftKey }) => (shiftKey && number !== opened
+        ? actions.change({ compare: `head:${headName(number, heads)}` }) : actions.open(number));
+      const button = make(grid, "button", { type: "button", tabindex: -1, "aria-pressed": false, click });
       const place = make(button, "i");
       const name = make(button, "span", { class: "name", dir: "auto" });
       const score = make(button, "span", { class: "score" });
       const change = make(button, "span", { class: "score" });
-      button.addEventListener("click", ({ shiftKey }) => (shiftKey && number !== opened
-        ? actions.change({ compare: `head:${headName(number, heads)}` }) : actions.open(number)));
       return { button, place, name, score, change };
     });
     opened = null;
@@ -59,10 +57,8 @@ export function createGrid(parent, actions) {
 
   function press(head) {
     if (head === opened) return;
-    for (const [number, on] of [[opened, false], [head, true]]) {
-      cells[number]?.button.setAttribute("tabindex", on ? "0" : "-1");
-      cells[number]?.button.setAttribute("aria-pressed", on);
-    }
+    if (opened !== null) set(cells[opened].button, { tabindex: -1, "aria-pressed": false });
+    set(cells[head].button, { tabindex: 0, "aria-pressed": true });
     opened = head;
   }
 
@@ -95,13 +91,11 @@ export function createGrid(parent, actions) {
       write(name, text);
       write(score, scoreText(step, number));
       if (button.title === title) return;
-      button.title = title;
-      button.setAttribute("aria-label", title);
+      set(button, { title, "aria-label": title });
       name.style.setProperty("--look", background(written));
     });
     write(about, [
-      comparison && comparison.kind !== "head"
-        ? TEXTS.difference(comparison.what) : TEXTS.click,
+      comparison && comparison.kind !== "head" ? TEXTS.difference(comparison.what) : TEXTS.click,
       changes ? TEXTS.signed : "",
       shortened.size > 0 ? `${[...shortened].sort().join(", ")}.` : "",
     ].filter(Boolean).join(" "));
@@ -122,11 +116,9 @@ export function createGrid(parent, actions) {
   return {
     show(model) {
       const { layers, heads: headsPerLayer } = model.history;
-      const newShape = `${layers} x ${headsPerLayer}`;
-      const isNew = newShape !== shape;
+      const isNew = headsPerLayer !== heads || layers * heads !== cells.length;
       current = model;
       if (isNew) build(layers, headsPerLayer);
-      shape = newShape;
       if (isNew) measure();
       else label();
     },

@@ -1,39 +1,36 @@
 // Lines from queries (left) to keys (right). Only the visible rows are drawn.
 
-import { card, fit, make, shortened, write } from "./dom.js";
+import { drawText, fit } from "./canvas.js";
+import { card, make, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
-import { texts } from "./texts.js";
+import { LINES as TEXTS } from "./texts.js";
 import { at } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
 
 export function createLines(parent, actions) {
-  const section = card(parent, "lines-card", texts.lines.title);
+  const section = card(parent, "lines-card", TEXTS.title);
   const about = make(section, "p", { class: "quiet" });
   const ends = make(section, "div", { class: "ends quiet" });
-  make(ends, "span", {}, texts.lines.query);
-  make(ends, "span", {}, texts.lines.key);
+  make(ends, "span", {}, TEXTS.query);
+  make(ends, "span", {}, TEXTS.key);
   const scroller = make(section, "div", { class: "lines" });
   const canvas = make(scroller, "canvas", { "aria-hidden": "true" });
   const spacer = make(scroller, "div");
 
   let current = null;
-  let pointed = null;
+  let pointed = {};
   let row = 20; // height of a token in pixels
 
-  const tokenAt = (event) =>
-    Math.floor((event.clientY - scroller.getBoundingClientRect().top + scroller.scrollTop) / row);
-  const inRange = (token) => current && token >= 0 && token < current.tokens;
-  scroller.addEventListener("pointermove", (event) => {
-    const token = tokenAt(event);
-    if (inRange(token)) actions.point({ token });
+  const listen = (type, act) => scroller.addEventListener(type, (event) => {
+    const y = event.clientY - scroller.getBoundingClientRect().top + scroller.scrollTop;
+    const token = Math.floor(y / row);
+    if (current && token >= 0 && token < current.tokens) act(token);
   });
+  listen("pointermove", (token) => actions.point({ token }));
+  listen("click", actions.keep);
   scroller.addEventListener("pointerleave", () => actions.point(null));
-  scroller.addEventListener("click", (event) => {
-    const token = tokenAt(event);
-    if (inRange(token)) actions.keep(token);
-  });
   scroller.addEventListener("scroll", draw, { passive: true });
 
   function layOut() {
@@ -52,18 +49,16 @@ export function createLines(parent, actions) {
     const context = fit(canvas, width, height);
     const top = scroller.scrollTop;
     const column = Math.min(170, Math.floor(width * 0.33));
-    context.font = `12px ${theme.font}`;
-    context.textBaseline = "middle";
-    drawCurves(context, column, width - column, top, height);
-
-    const { looks, looked } = shadesOf(current, pointed);
-    const focus = pointed?.token ?? pointed?.query;
     const first = Math.floor(top / row);
     const last = Math.min(tokens - 1, Math.ceil((top + height) / row));
+    drawCurves(context, column, width - column, top, first, last);
+
+    const { query: focus, key } = pointed;
+    const { looks, looked } = shadesOf(current, pointed);
     for (let token = first; token <= last; token++) {
       const y = token * row - top;
       const cell = (x, shade, marked, align) => {
-        const style = shade && shade[1] > 0 && focus !== undefined ? shade[0][shade[1]] : null;
+        const style = focus === undefined ? null : shade;
         if (style) {
           context.fillStyle = style.back;
           context.fillRect(x, y + 1, column, row - 2);
@@ -73,20 +68,17 @@ export function createLines(parent, actions) {
           context.lineWidth = 2;
           context.strokeRect(x + 1, y + 2, column - 2, row - 4);
         }
-        context.fillStyle = style?.text ?? theme.ink;
-        context.textAlign = align;
-        const text = shortened(context, labels[token], column - 14);
-        context.fillText(text, align === "right" ? x + column - 7 : x + 7, y + row / 2 + 0.5);
+        const look = { colour: style?.text ?? theme.ink, font: "12px", align, room: column - 14 };
+        drawText(context, theme, labels[token], align === "right" ? x + column - 7 : x + 7, y + row / 2 + 0.5, look);
       };
       cell(0, looked[token], token === focus ? theme.looks : null, "right");
-      const isKey = token === (pointed?.key ?? pointed?.token);
-      cell(width - column, looks[token], isKey ? theme.looked : null, "left");
+      cell(width - column, looks[token], token === key ? theme.looked : null, "left");
     }
   }
 
-  function drawCurves(context, left, right, top, height) {
+  function drawCurves(context, left, right, top, first, last) {
     const { values, tokens, theme, scale, reach } = current;
-    const focus = pointed?.token ?? pointed?.query;
+    const { query: focus } = pointed;
     const third = (right - left) / 3;
     const middle = (token) => (token + 0.5) * row - top;
     const curve = (query, key, colour, smallest) => {
@@ -105,8 +97,6 @@ export function createLines(parent, actions) {
       for (let query = focus + 1; query < tokens; query++) curve(query, focus, theme.looked, MIN_WEIGHT.token);
       for (let key = 0; key <= focus; key++) curve(focus, key, theme.looks, MIN_WEIGHT.token);
     } else {
-      const first = Math.floor(top / row);
-      const last = Math.min(tokens - 1, Math.ceil((top + height) / row));
       for (let query = first; query <= last; query++) {
         for (let key = 0; key <= query; key++) curve(query, key, theme.blue, MIN_WEIGHT.all);
       }
@@ -117,17 +107,15 @@ export function createLines(parent, actions) {
   return {
     paint(model) {
       current = model;
-      write(about, model.scale.diverging ? texts.lines.differences : texts.lines.weights);
+      write(about, model.scale.diverging ? TEXTS.differences : TEXTS.weights);
       layOut();
     },
-    point(model, what) {
+    point(what) {
       pointed = what;
-      const token = what?.token ?? what?.query;
-      if (token !== undefined && !scroller.matches(":hover")) {
-        const top = token * row;
-        if (top < scroller.scrollTop || top + row > scroller.scrollTop + scroller.clientHeight) {
-          scroller.scrollTop = top - scroller.clientHeight / 2;
-        }
+      const top = pointed.query * row;
+      const isVisible = top >= scroller.scrollTop && top + row <= scroller.scrollTop + scroller.clientHeight;
+      if (pointed.query !== undefined && !isVisible && !scroller.matches(":hover")) {
+        scroller.scrollTop = top - scroller.clientHeight / 2;
       }
       draw();
     },

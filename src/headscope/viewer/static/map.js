@@ -5,70 +5,47 @@ import { labelAxis, labelPointed } from "./axes.js";
 import { card, make, write } from "./dom.js";
 import { picture } from "./picture.js";
 import { WEIGHTS } from "./scales.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.map;
+import { MAP as TEXTS } from "./texts.js";
 
 export function createMap(parent, actions) {
   const section = card(parent, "map-card", TEXTS.title);
   make(section, "p", { class: "quiet" }, TEXTS.about);
   const layout = make(section, "div", { class: "map" });
   const down = make(layout, "div", { class: "axis down", "aria-hidden": "true" });
-  const main = createCanvas(layout, "large");
+  const main = createCanvas(layout);
   const across = make(layout, "div", { class: "axis across", "aria-hidden": "true" });
   const mainScale = createScale(layout);
   const sides = make(section, "div", { class: "sides" });
-  const pair = [0, 1].map(() => {
-    const figure = make(sides, "figure");
-    const canvas = createCanvas(figure, "small");
-    return { canvas, caption: make(figure, "figcaption", { class: "quiet" }) };
-  });
+  const figures = [make(sides, "figure"), make(sides, "figure")];
+  const canvases = [main, ...figures.map(createCanvas)];
+  const captions = figures.map((figure) => make(figure, "figcaption", { class: "quiet" }));
   const sideScale = createScale(sides);
 
   let current = null; // the model that is shown
   let pictures = []; // of the large map and of the two small ones
-  let pointed = null;
+  let pointed = {};
   let labelled = []; // the labels and the size that the axes show
 
-  function createCanvas(owner, size) {
-    const canvas = make(owner, "canvas", { class: size, role: "img" });
-    const point = (event) => {
+  function createCanvas(owner) {
+    const point = ({ target, clientX, clientY }) => {
       if (!current) return;
-      const box = canvas.getBoundingClientRect();
-      const cell = (place, length) =>
-        Math.max(0, Math.min(current.tokens - 1, Math.floor((place / length) * current.tokens)));
-      actions.point({
-        query: cell(event.clientY - box.top, box.height),
-        key: cell(event.clientX - box.left, box.width),
-      });
+      const { top, left, height, width } = target.getBoundingClientRect();
+      const cell = (share) => Math.max(0, Math.min(current.tokens - 1, Math.floor(share * current.tokens)));
+      actions.point({ query: cell((clientY - top) / height), key: cell((clientX - left) / width) });
     };
-    canvas.addEventListener("pointermove", point);
-    canvas.addEventListener("pointerdown", point);
-    canvas.addEventListener("pointerleave", () => actions.point(null));
-    canvas.addEventListener("click", () => {
-      if (pointed?.query !== undefined) actions.keep(pointed.query);
+    return make(owner, "canvas", {
+      role: "img", pointermove: point, pointerdown: point, pointerleave: () => actions.point(null),
+      click: () => { if (pointed.query !== undefined) actions.keep(pointed.query); },
     });
-    return canvas;
   }
 
   const sideOf = (canvas) => Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
 
-  function drawPictures() {
-    const { values, own, other, tokens, scale } = current;
-    pictures = [picture(values, tokens, sideOf(main), scale)];
-    if (other) {
-      pictures.push(picture(own, tokens, sideOf(pair[0].canvas), WEIGHTS));
-      pictures.push(picture(other, tokens, sideOf(pair[1].canvas), WEIGHTS));
-    }
-  }
-
   function draw() {
-    [main, pair[0].canvas, pair[1].canvas].forEach((canvas, number) => {
+    canvases.forEach((canvas, number) => {
       const side = sideOf(canvas);
-      // Both are compared, because a new canvas has 300 x 150 pixels.
-      if (canvas.width !== side || canvas.height !== side) canvas.width = canvas.height = side;
+      canvas.width = canvas.height = side; // clears the canvas
       const context = canvas.getContext("2d");
-      context.clearRect(0, 0, side, side);
       if (!pictures[number]) return;
       context.imageSmoothingEnabled = false;
       context.drawImage(pictures[number], 0, 0, side, side);
@@ -95,8 +72,7 @@ export function createMap(parent, actions) {
   /** Frames around the row of the query and the column of the key, which make small cells visible. */
   function drawFrames(context, side) {
     const { tokens, theme } = current;
-    const query = pointed?.query ?? pointed?.token;
-    const key = pointed?.key ?? pointed?.token;
+    const { query, key } = pointed;
     if (query === undefined) return;
     const cell = side / tokens;
     const line = Math.max(1, Math.min(1.5 * devicePixelRatio, cell / 2));
@@ -111,7 +87,10 @@ export function createMap(parent, actions) {
 
   function drawAll() {
     if (!current) return;
-    drawPictures();
+    const { values, own, other, tokens, scale } = current;
+    const shown = other ? [values, own, other] : [values];
+    pictures = shown.map((each, number) =>
+      picture(each, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
     draw();
     const size = main.clientWidth;
     if (labelled[0] === current.labels && labelled[1] === size) return;
@@ -122,26 +101,24 @@ export function createMap(parent, actions) {
   return {
     paint(model) {
       current = model;
-      const { other, scale, view, comparison } = model;
+      const { other, scale, view, what, title, comparison } = model;
       const weights = view === "shares" ? TEXTS.share : TEXTS.weight;
       sides.hidden = !other;
       if (other) {
-        mainScale(scale, TEXTS.difference(model.what, comparison.what));
+        mainScale(scale, TEXTS.difference(what, comparison.what));
         sideScale(WEIGHTS, TEXTS.scale(weights));
-        write(pair[0].caption, model.what);
-        write(pair[1].caption, comparison.what);
-        pair.forEach(({ canvas, caption }) =>
-          canvas.setAttribute("aria-label", TEXTS.mapOf(caption.textContent)));
+        captions.forEach((caption, side) => write(caption, [what, comparison.what][side]));
       } else mainScale(scale, TEXTS.scale(weights));
-      main.setAttribute("aria-label", TEXTS.mapOf(model.title));
+      const shown = other ? [title, what, comparison.what] : [title];
+      shown.forEach((name, number) => canvases[number].setAttribute("aria-label", TEXTS.mapOf(name)));
       drawAll();
     },
-    point(model, what) {
+    point(what) {
       pointed = what;
       if (!current) return;
       draw();
-      labelPointed(down, current.labels, what?.query ?? what?.token);
-      labelPointed(across, current.labels, what?.key ?? what?.token);
+      labelPointed(down, current.labels, pointed.query);
+      labelPointed(across, current.labels, pointed.key);
     },
     resize: drawAll,
   };
@@ -153,12 +130,8 @@ function createScale(parent) {
   const bar = make(box, "div", { class: "gradient" });
   const ticks = make(box, "div", { class: "ticks" });
   const caption = make(box, "p", { class: "quiet" });
-  let shown = "";
   return (scale, text) => {
     write(caption, text);
-    const ends = JSON.stringify(scale.ticks);
-    if (ends === shown) return;
-    shown = ends;
     bar.style.background = scale.gradient;
     ticks.replaceChildren();
     for (const [label, place] of scale.ticks) make(ticks, "span", {}, label).style.left = `${100 * place}%`;

@@ -3,29 +3,25 @@
 import { card, make, own, write } from "./dom.js";
 import { METRICS } from "./glossary.js";
 import { metricText } from "./scales.js";
-import { texts } from "./texts.js";
+import { METRICS as TEXTS } from "./texts.js";
 import { explain } from "./tooltip.js";
-
-const TEXTS = texts.metrics;
 
 export function createMetrics(parent) {
   const section = card(parent, "metrics-card", TEXTS.title);
   const table = make(section, "table");
+  const columns = make(make(table, "thead"), "tr");
+  const heads = ["", "", "compared", ""].map((name) => make(columns, "th", { scope: "col", class: name }));
+  heads[3].textContent = TEXTS.uniform;
+  explain(heads[3], TEXTS.aboutUniform);
+  const body = make(table, "tbody");
   let built = []; // the history and the names of the metrics that the rows were built for
   let rows = [];
-  let heads = []; // the cells above the columns
 
   function build(history, metrics) {
-    table.replaceChildren();
-    const head = make(make(table, "thead"), "tr");
-    heads = ["", "", "compared", ""].map((name) => make(head, "th", { scope: "col", class: name }));
-    heads[3].textContent = TEXTS.uniform;
-    explain(heads[3], TEXTS.aboutUniform);
-    const body = make(table, "tbody");
+    body.replaceChildren();
     rows = metrics.map((metric) => {
       const row = make(body, "tr");
-      const name = make(make(row, "th", { scope: "row" }), "span", { dir: "auto" });
-      name.textContent = metric.replaceAll("_", " ");
+      const name = make(make(row, "th", { scope: "row" }), "span", { dir: "auto" }, metric.replaceAll("_", " "));
       explain(name, own(METRICS, metric));
       const value = make(row, "td");
       const text = make(value, "span");
@@ -53,7 +49,8 @@ export function createMetrics(parent) {
       const same = comparison?.kind === "run"
         && JSON.stringify(comparison.step.metrics) === JSON.stringify(step.metrics);
       table.classList.toggle("comparing", comparison !== null && !same);
-      [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""].forEach((text, i) => write(heads[i], text));
+      const titles = [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""];
+      titles.forEach((text, column) => write(heads[column], text));
       for (const { metric, text, bar, compared, place } of rows) {
         const value = step.metrics[metric][opened];
         write(text, metricText(value));

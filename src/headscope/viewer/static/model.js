@@ -2,10 +2,11 @@
 
 import { own } from "./dom.js";
 import { metricOf, titleOf } from "./names.js";
-import { WEIGHTS, differenceText, differences, reachOf, stepText } from "./scales.js";
+import { predictionsOf } from "./predictions.js";
+import { WEIGHTS, differenceText, differences, nearest, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
-import { texts } from "./texts.js";
-import { difference, triangle } from "./weights.js";
+import { COMMON, COMPARE, HEADS } from "./texts.js";
+import { triangle } from "./weights.js";
 
 /** The model without weights. Chooses what `state` leaves open, and keeps it in `model.state`. */
 export async function modelOf(store, runs, state) {
@@ -15,19 +16,19 @@ export async function modelOf(store, runs, state) {
   if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.choice}` : "";
   const step = stepOf(history, index);
   const name = headName(opened, history.heads);
-  const at = texts.step(stepText(step.step));
+  const at = COMMON.step(stepText(step.step));
   const loss = lossText(step.step, history.loss);
   const change = own(step.metrics, "loss_change")?.[opened];
   return {
     ...chosen, runs, comparison, problem, step, name,
-    what: { step: at, head: name, run: history.name ?? texts.compare.runAtStep(chosen.state.run, stepText(step.step)) }[comparison?.kind],
+    what: { step: at, head: name, run: runText(chosen.state.run, history, step) }[comparison?.kind],
     labels: history.labels,
     losses: [null, ...step.losses], // of each token
     tokens: history.labels.length,
     view: chosen.state.view,
     title: titleOf(step, opened, history.heads),
     at, loss, moment: loss ? `${at} · ${loss}` : at,
-    without: typeof change === "number" ? texts.heads.lossWithout(differenceText(change, 3)) : "",
+    without: typeof change === "number" ? HEADS.lossWithout(differenceText(change, 3)) : "",
   };
 }
 
@@ -43,10 +44,10 @@ export async function withWeights(store, model) {
     thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
     weights(model),
     comparison ? weights(comparison) : null,
-    kept === null ? null : store.predictions(history, index, opened, kept)
+    kept === null ? null : predictionsOf(store, history, index, opened, kept)
       .catch(({ message }) => ({ problem: message })), // the weights may be fine
   ]);
-  const values = other ? difference(mine, other) : mine;
+  const values = other ? mine.map((value, place) => value - other[place]) : mine;
   const reach = other ? reachOf(values) : 1;
   const scale = other ? differences(reach) : WEIGHTS;
   return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };
@@ -64,7 +65,7 @@ async function choose(store, runs, state) {
   const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
   const history = await store.history(run.name, tag);
   const { steps, heads, labels } = history;
-  const index = state.step === null ? steps.length - 1 : nearest(steps, state.step);
+  const index = state.step === null ? steps.length - 1 : nearest(numbersOf(steps), state.step);
   const last = stepOf(history, steps.length - 1);
   const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
   const opened = headNumber(state.head, history) ?? best;
@@ -84,40 +85,32 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
   if (kind === "") return { comparison: null };
   const found = { kind, choice: value, history, index, opened };
   if (kind === "step") {
-    found.index = nearest(history.steps, Number(value) || 0);
+    found.index = nearest(numbersOf(history.steps), Number(value) || 0);
     found.choice = String(history.steps[found.index].step);
-    found.what = texts.step(stepText(history.steps[found.index].step));
+    found.what = COMMON.step(stepText(history.steps[found.index].step));
   } else if (kind === "head") {
     found.opened = headNumber(value, history);
-    if (found.opened === null) return refuse(texts.compare.noHead(value));
+    if (found.opened === null) return refuse(COMPARE.noHead(value));
     if (found.opened === opened) return { comparison: null };
     found.what = headName(found.opened, history.heads);
   } else {
     const run = runs.find(({ name }) => name === value);
-    if (!run) return refuse(texts.compare.noRun(value));
+    if (!run) return refuse(COMPARE.noRun(value));
     const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
     found.history = await store.history(run.name, tag);
     const { labels, layers, heads, steps } = found.history;
-    if (layers !== history.layers || heads !== history.heads) {
-      return refuse(texts.compare.otherHeads(value));
-    }
-    if (JSON.stringify(labels) !== JSON.stringify(history.labels)) {
-      return refuse(texts.compare.otherTokens(value));
-    }
-    found.index = nearest(steps, history.steps[index].step);
-    found.what = found.history.name ?? texts.compare.runAtStep(value, stepText(steps[found.index].step));
+    if (layers !== history.layers || heads !== history.heads) return refuse(COMPARE.otherHeads(value));
+    if (JSON.stringify(labels) !== JSON.stringify(history.labels)) return refuse(COMPARE.otherTokens(value));
+    found.index = nearest(numbersOf(steps), history.steps[index].step);
+    found.what = runText(value, found.history, steps[found.index]);
   }
   found.step = stepOf(found.history, found.index);
   return { comparison: found };
 }
 
+const numbersOf = (steps) => steps.map(({ step }) => step);
+const runText = (run, history, { step }) => history.name ?? COMPARE.runAtStep(run, stepText(step));
 const refuse = (problem) => ({ comparison: null, problem });
-
-/** The index of the step that is nearest to `wanted`. */
-export function nearest(steps, wanted) {
-  const distances = steps.map(({ step }) => Math.abs(step - wanted));
-  return distances.indexOf(Math.min(...distances));
-}
 
 /** "train/loss 5.12": the last loss that was logged until this step, or "" if there is none. */
 function lossText(step, { name, steps, values }) {

@@ -4,7 +4,8 @@
 import { own } from "./dom.js";
 import { HEAD_NAMES } from "./glossary.js";
 import { headName } from "./state.js";
-import { texts } from "./texts.js";
+import { HEADS } from "./texts.js";
+import { mixed } from "./theme.js";
 
 const STYLES = {
   "previous-token": ["blue", false, "prev"],
@@ -34,9 +35,6 @@ const styleOf = (name) => own(STYLES, kindOf(name)) ?? ["ink", true];
 
 export const definitionOf = (name) => own(HEAD_NAMES, kindOf(name));
 
-/** The words for a name. */
-export const nameText = (name) => (name === NO_NAME ? texts.heads.noName : name);
-
 /** The abbreviation of a name, where there is little room. */
 export const shortName = (name) => own(STYLES, name)?.[2] ?? name;
 
@@ -45,7 +43,8 @@ export const scoreText = ({ names, scores }, head) =>
   (names[head] === NO_NAME ? "" : scores[head]?.toFixed(2) ?? "");
 
 /** The words for the name of a head: "previous-token", or "previous-token?" if it is uncertain. */
-export const nameOf = (step, head) => nameText(step.names[head]) + (step.uncertain[head] ? "?" : "");
+export const nameOf = ({ names, uncertain }, head) =>
+  (names[head] === NO_NAME ? HEADS.noName : names[head]) + (uncertain[head] ? "?" : "");
 
 /** "L0H1 previous-token 0.90" */
 export const titleOf = (step, head, heads) =>
@@ -54,8 +53,7 @@ export const titleOf = (step, head, heads) =>
 /** The CSS background image of a name. */
 export function background(name) {
   const [colour, striped] = styleOf(name);
-  if (!striped) return `linear-gradient(var(--${colour}), var(--${colour}))`;
-  return `repeating-linear-gradient(135deg, var(--${colour}) 0 3px, var(--stripe) 3px 5px)`;
+  return `repeating-linear-gradient(135deg, var(--${colour}) 0 3px, var(--${striped ? "stripe" : colour}) 3px 5px)`;
 }
 
 export const colourOf = (theme, name) => theme[styleOf(name)[0]];
@@ -63,16 +61,10 @@ export const colourOf = (theme, name) => theme[styleOf(name)[0]];
 /** Fills a rectangle of a canvas with the look of a name. */
 export function fillName(context, theme, name, x, y, width, height) {
   const [colour, striped] = styleOf(name);
-  context.fillStyle = theme[colour];
+  const blended = striped && height < 8; // too low for stripes
+  context.fillStyle = blended ? `rgb(${mixed(theme[colour], theme.stripe, 0.5)})` : theme[colour];
   context.fillRect(x, y, width, height);
-  if (!striped) return;
-  if (height < 8) { // too low for stripes
-    context.globalAlpha = 0.5;
-    context.fillStyle = theme.stripe;
-    context.fillRect(x, y, width, height);
-    context.globalAlpha = 1;
-    return;
-  }
+  if (blended || !striped) return;
   context.save();
   context.beginPath();
   context.rect(x, y, width, height);

@@ -1,14 +1,14 @@
 // What the model predicts after the selected token: the most likely tokens, the logit lens, what each
 // head adds, and the probability of the token that follows over the steps.
 
-import { curve } from "./chart.js";
-import { card, fit, make } from "./dom.js";
-import { differenceText, stepText, timeAxis } from "./scales.js";
+import { drawAxis, drawLine, fit, heightIn } from "./canvas.js";
+import { xsOf } from "./chart.js";
+import { card, make, set } from "./dom.js";
+import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
-import { texts } from "./texts.js";
+import { NEXT as TEXTS } from "./texts.js";
 import { explain } from "./tooltip.js";
 
-const TEXTS = texts.next;
 const HEADS = 8; // heads that are listed
 const RAISED = 5; // tokens that the opened head raises most
 const HEIGHT = 76; // of the chart, in pixels
@@ -22,26 +22,41 @@ export function percentText(share) {
   return `${(100 * share).toFixed(share < 0.0995 || (share > 0.9945 && share < 1) ? 1 : 0)} %`;
 }
 
+/** Adds a bar that shows a share from 0 to 1. */
+export function addShare(parent, look, share) {
+  const bar = make(parent, "i", { class: `share ${look}`, "aria-hidden": "true" });
+  bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
+}
+
 /** Shows rows {before, text, note, share, sign, marked, click} in `rows`: `share` is the length of the
     bar. The focus stays on the row with the same text. */
-export function list(rows, shown) {
-  const focused = [...rows.children].indexOf(document.activeElement);
-  const name = focused < 0 ? null : rows.children[focused].querySelector("bdi").textContent;
+function list(rows, shown) {
+  const focused = document.activeElement;
+  const name = rows.contains(focused) ? focused.querySelector("bdi").textContent : null;
   rows.replaceChildren();
   for (const { before = "", text, note, share, sign = "", marked, click } of shown) {
-    const row = make(rows, click ? "button" : "div", { class: `row ${marked ? "marked" : ""}` });
-    if (click) {
-      row.type = "button";
-      row.setAttribute("aria-pressed", marked);
-      row.addEventListener("click", click);
-    }
+    const row = make(rows, click ? "button" : "div", { class: `row ${marked ? "marked" : ""}`, click,
+                                                       type: click && "button", "aria-pressed": click && marked });
     make(row, "span", { class: "before" }, before);
     make(row, "bdi", { class: "token-name" }, text);
-    const bar = make(row, "i", { class: `share ${sign}`, "aria-hidden": "true" });
-    bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
+    addShare(row, sign, share);
     make(row, "span", { class: "note" }, note);
     if (text === name) row.focus();
   }
+}
+
+const signed = (value, most) => ({
+  note: differenceText(value), share: Math.abs(value) / (Math.abs(most) || 1), sign: value < 0 ? "less" : "more",
+});
+
+/** Lists the heads with the largest absolute values, and the opened head. */
+export function listHeads(rows, values, heads, opened, open) {
+  const order = [...values.keys()].sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
+  const shown = order.filter((head, place) => place < HEADS || head === opened);
+  list(rows, shown.map((head) => ({
+    text: headName(head, heads), ...signed(values[head], values[order[0]]), marked: head === opened,
+    click: () => open(head),
+  })));
 }
 
 export function createNext(parent, actions) {
@@ -65,56 +80,27 @@ export function createNext(parent, actions) {
   let current = null;
 
   const following = ({ labels, kept }) => labels[kept + 1];
-  const bold = (text) => {
-    const part = document.createElement("bdi");
-    part.className = "token-name";
-    part.textContent = text;
-    return part;
-  };
-  const signed = (value, most) =>
-    ({ note: differenceText(value), share: Math.abs(value) / most, sign: value < 0 ? "less" : "more" });
-
-  function showHeads({ history, opened, predictions: { pushes } }) {
-    const order = pushes.map((_, head) => head).sort((a, b) => Math.abs(pushes[b]) - Math.abs(pushes[a]));
-    const shown = order.slice(0, HEADS);
-    if (!shown.includes(opened)) shown.push(opened);
-    list(heads.rows, shown.map((head) => ({
-      text: headName(head, history.heads), ...signed(pushes[head], Math.abs(pushes[order[0]]) || 1),
-      marked: head === opened, click: () => actions.open(head),
-    })));
-  }
+  const bold = (text) => make(null, "bdi", { class: "token-name" }, text);
 
   // ---- The chart over the steps ------------------------------------------------------------------
 
-  const probabilities = ({ history, kept }) =>
-    history.steps.map(({ next }) => next[kept] ?? null);
-
-  function xOf({ history }) {
-    const place = timeAxis(history.steps.map(({ step }) => step));
-    const width = canvas.clientWidth - LEFT - 10;
-    return (index) => LEFT + place(history.steps[index].step) * width;
+  function areaOf({ history }) {
+    const [left, right] = [LEFT, canvas.clientWidth - 10];
+    return { left, right, top: 8, height: HEIGHT - 16, x: timeAxis(history.steps, left, right) };
   }
 
   function showSteps(model) {
-    const { history, theme, index } = model;
-    const values = probabilities(model);
+    const { history, theme, step, kept } = model;
+    const values = history.steps.map(({ next }) => next[kept] ?? null);
     steps.part.hidden = history.steps.length < 2 || following(model) === undefined;
     if (steps.part.hidden) return;
     const context = fit(canvas, canvas.clientWidth, HEIGHT);
-    const x = xOf(model);
-    const y = (share) => 8 + (1 - share) * (HEIGHT - 16);
-    context.font = `11px ${theme.font}`;
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    context.strokeStyle = theme.rule;
-    context.fillStyle = theme.quiet;
-    for (const share of [0, 0.5, 1]) {
-      context.fillText(`${100 * share} %`, LEFT - 6, y(share));
-      context.strokeRect(LEFT, y(share), canvas.clientWidth - LEFT - 10, 0);
-    }
-    curve(context, values, x, y, theme.looks, 2, []);
+    const area = areaOf(model);
+    const y = heightIn(area, [0, 1]);
+    drawAxis(context, theme, area, y, [0, 0.5, 1], (share) => `${100 * share} %`);
+    drawLine(context, xsOf(model, area), values.map(y), theme.looks, 2);
     context.fillStyle = theme.accent;
-    context.fillRect(x(index) - 1, 4, 2, HEIGHT - 10);
+    context.fillRect(area.x(step.step) - 1, 4, 2, HEIGHT - 10);
     const learned = values.findIndex((share) => share >= LIKELY);
     steps.more.textContent = learned < 0 ? TEXTS.below(LIKELY)
       : TEXTS.first(LIKELY, stepText(history.steps[learned].step));
@@ -122,18 +108,16 @@ export function createNext(parent, actions) {
   }
 
   function moveTo(event) {
-    const x = xOf(current);
     const at = event.clientX - canvas.getBoundingClientRect().left;
-    const distances = current.history.steps.map((_, index) => Math.abs(x(index) - at));
-    const index = distances.indexOf(Math.min(...distances));
+    const index = nearest(xsOf(current, areaOf(current)), at);
     if (index !== current.index) actions.move(index);
   }
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture(event.pointerId);
-    moveTo(event);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (event.buttons) moveTo(event);
+  set(canvas, {
+    pointerdown(event) {
+      canvas.setPointerCapture(event.pointerId);
+      moveTo(event);
+    },
+    pointermove: (event) => event.buttons && moveTo(event),
   });
 
   return {
@@ -158,15 +142,11 @@ export function createNext(parent, actions) {
     /** Shows the predictions at the step of the cursor. */
     paint(model) {
       if (section.hidden || !model.predictions) return;
-      const { problem, next, follows, likely: tokens, lens: layers, raised: most } = model.predictions;
-      if (problem) {
-        hint.textContent = problem;
-        blocks.hidden = true;
-        return;
-      }
-      if (!follows) {
-        hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
-      }
+      const { problem, next, follows, likely: tokens, lens: layers, pushes, raised: most } = model.predictions;
+      blocks.hidden = Boolean(problem);
+      if (problem) hint.textContent = problem;
+      if (problem) return;
+      if (!follows) hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
       lens.more.textContent = TEXTS.topTokenAnd(next);
       list(likely.rows, tokens.map(({ text, value, marked }) =>
         ({ before: marked ? "✓" : "", text, note: percentText(value), share: value, marked })));
@@ -175,10 +155,10 @@ export function createNext(parent, actions) {
         return { before, text, note: percentText(ofNext), share: ofNext, marked };
       }));
       heads.heading.textContent = TEXTS.adds(next);
-      showHeads(model);
+      listHeads(heads.rows, pushes, model.history.heads, model.opened, actions.open);
       raised.part.hidden = !most?.length;
       list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
-        before: marked ? "✓" : "", text, marked, ...signed(value, Math.abs(most[0].value) || 1),
+        before: marked ? "✓" : "", text, marked, ...signed(value, most[0].value),
       })));
     },
 

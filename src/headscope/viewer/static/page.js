@@ -2,7 +2,7 @@
 
 import { createAddress } from "./state.js";
 import { createStore, runOf, streamOf } from "./store.js";
-import { texts } from "./texts.js";
+import { COMMON } from "./texts.js";
 import { createViewer } from "./viewer.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -16,5 +16,5 @@ const store = createStore({
 createViewer(document.body, {
   store,
   address: createAddress(window),
-  title: data.title || texts.pageTitle,
+  title: data.title || COMMON.pageTitle,
 }).refresh();

@@ -18,16 +18,14 @@ export function picture(values, tokens, side, scale) {
       seen[at] = 1;
     }
   }
-  const canvas = document.createElement("canvas");
-  return paint(canvas, cells, cells, (x, y) => (seen[y * cells + x] ? shown[y * cells + x] : null), scale);
+  const value = (x, y) => (seen[y * cells + x] ? shown[y * cells + x] : null);
+  return paint(document.createElement("canvas"), cells, cells, value, scale);
 }
 
 /** Draws `width` x `height` values on a canvas. `value(x, y)` is null for a cell that stays
     transparent. */
 export function paint(canvas, width, height, value, scale) {
-  if (canvas.width !== width || canvas.height !== height) {
-    [canvas.width, canvas.height] = [width, height];
-  }
+  [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);

@@ -1,27 +1,24 @@
 // The colours of tokens, in the text and beside the lines.
 
-import { at, received } from "./weights.js";
+import { column, received, row } from "./weights.js";
 
-/** The shade of every token, as [list of tints, level], or null for none. `looks` has the tokens that
-    are looked at, and `looked` those that look. Without a token, `looked` has the share of all
-    attention that goes to each token. */
-export function shadesOf(model, pointed) {
-  const { tokens, values, scale, reach, tints } = model;
+/** The tint of every token, {back, text}, or null for none. `looks` has the tokens that the token that is
+    pointed at looks at, and `looked` those that look at it. While nothing is pointed at, `looked` has the
+    share of all attention that goes to each token. */
+export function shadesOf({ tokens, values, scale, reach, theme: { tints } }, { query: token }) {
   const looks = new Array(tokens).fill(null);
   const looked = new Array(tokens).fill(null);
   const shade = (value, own) => {
-    if (!scale.diverging) return [own, Math.round(Math.sqrt(value) * (own.length - 1))];
-    const list = value > 0 ? tints.more : tints.less;
-    return [list, Math.round(Math.min(1, Math.abs(value) / reach) * (list.length - 1))];
+    const list = !scale.diverging ? own : value > 0 ? tints.more : tints.less;
+    const strength = scale.diverging ? Math.min(1, Math.abs(value) / reach) : Math.sqrt(value);
+    const level = Math.round(strength * (list.length - 1));
+    return level > 0 ? list[level] : null;
   };
-  const token = pointed?.token ?? pointed?.query;
   if (token === undefined) {
     received(values, tokens).forEach((value, key) => { looked[key] = shade(value, tints.looked); });
     return { looks, looked };
   }
-  for (let key = 0; key <= token; key++) looks[key] = shade(values[at(token, key)], tints.looks);
-  for (let query = token; query < tokens; query++) {
-    looked[query] = shade(values[at(query, token)], tints.looked);
-  }
+  for (const [key, value] of row(values, token)) looks[key] = shade(value, tints.looks);
+  for (const [query, value] of column(values, token, tokens)) looked[query] = shade(value, tints.looked);
   return { looks, looked };
 }

@@ -7,6 +7,9 @@ export const EMPTY = Object.freeze({
   view: "weights", compare: "",
 });
 
+/** The numbers of all heads, layer by layer. */
+export const headsOf = ({ layers, heads }) => [...Array(layers * heads).keys()];
+
 export const headName = (head, heads) => `L${Math.floor(head / heads)}H${head % heads}`;
 
 /** The number of a head such as L0H2, counted over all layers. Null if there is no such head. */
@@ -19,26 +22,20 @@ export function headNumber(name, { layers, heads }) {
 const wholeNumber = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : null);
 
 /** Reads a state from an object of texts, for example of a URL. */
-export function fromTexts(texts) {
+export function fromTexts({ run = null, text = null, step, head = null, token, metric = null, view, compare = "" }) {
   return {
-    run: texts.run ?? null,
-    text: texts.text ?? null,
-    step: wholeNumber(texts.step),
-    head: texts.head ?? null,
-    token: wholeNumber(texts.token),
-    metric: texts.metric ?? null,
-    view: texts.view === "shares" ? "shares" : "weights",
-    compare: /^(step|run|head):/.test(texts.compare ?? "") ? texts.compare : "",
+    run, text, head, metric,
+    step: wholeNumber(step),
+    token: wholeNumber(token),
+    view: view === "shares" ? "shares" : "weights",
+    compare: /^(step|run|head):/.test(compare) ? compare : "",
   };
 }
 
 /** The entries of a state that are not empty, as texts. */
 export function toTexts(state) {
-  return Object.fromEntries(
-    Object.keys(EMPTY)
-      .filter((name) => state[name] !== EMPTY[name] && state[name] !== null)
-      .map((name) => [name, String(state[name])]),
-  );
+  const names = Object.keys(EMPTY).filter((name) => state[name] !== EMPTY[name] && state[name] !== null);
+  return Object.fromEntries(names.map((name) => [name, String(state[name])]));
 }
 
 // ---- Addresses: where a state is written -------------------------------------------------------
@@ -55,17 +52,10 @@ export function createAddress(owner, prefix = "", codec = { fromTexts, toTexts }
   const isOwn = (entry) => entry.includes("=") && entry.startsWith(prefix);
 
   function read() {
-    const texts = {};
-    for (const entry of entries().filter(isOwn)) {
-      const [name, ...value] = entry.slice(prefix.length).split("=");
-      try {
-        texts[name] = decodeURIComponent(value.join("="));
-      } catch {
-        continue; // not a URL that this page wrote
-      }
-    }
-    written = JSON.stringify(codec.toTexts(codec.fromTexts(texts)));
-    return codec.fromTexts(texts);
+    const own = entries().filter(isOwn).map((entry) => entry.slice(prefix.length).replaceAll("+", "%2B"));
+    const state = codec.fromTexts(Object.fromEntries(new URLSearchParams(own.join("&"))));
+    written = JSON.stringify(codec.toTexts(state));
+    return state;
   }
 
   function writeNow(texts) {

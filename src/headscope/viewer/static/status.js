@@ -1,10 +1,10 @@
 // Says in words where a token looks and who looks at it.
 
+import { make } from "./dom.js";
 import { differenceText, weightText } from "./scales.js";
-import { texts } from "./texts.js";
+import { STATUS as TEXTS } from "./texts.js";
 import { at, column, row, strongest } from "./weights.js";
 
-const TEXTS = texts.status;
 const TOP = 4; // tokens that are listed, or fewer where there is little room
 
 /** Writes into `says` what is pointed at. All texts of tokens are isolated, so that right-to-left
@@ -17,51 +17,42 @@ export function describe(says, model, pointed) {
 }
 
 function write(says, model, pointed, top) {
-  const { values, scale, tokens, labels, comparison } = model;
-  const marked = (name, text) => {
-    const part = document.createElement(name === "token-name" ? "bdi" : "span");
-    part.className = name;
-    part.textContent = text;
-    return part;
-  };
+  const { values, scale, tokens, labels, comparison, own, other } = model;
+  const marked = (name, text) => make(null, "span", { class: name }, text);
   const token = (number) =>
-    ["“", marked("token-name", labels[number]), "”", marked("token-number", `${number}`)];
+    ["“", make(null, "bdi", { class: "token-name" }, labels[number]), "”", marked("token-number", number)];
+  const change = (value, digits) => marked(value > 0 ? "more" : "less", differenceText(value, digits));
   const list = (pairs, name) => {
-    const best = strongest(pairs, top);
-    if (best.length === 0) return TEXTS.nothing;
-    return best.map(([number, value], place) => [
-      place ? ", " : "", token(number), " ",
-      scale.diverging ? marked(value > 0 ? "more" : "less", differenceText(value))
-        : marked(name, weightText(value)),
-    ]);
+    const best = strongest(pairs, top).map(([number, value], place) =>
+      [place ? ", " : "", token(number), " ", scale.diverging ? change(value) : marked(name, weightText(value))]);
+    return best.length > 0 ? best : TEXTS.nothing;
   };
   const say = (parts) => says.replaceChildren(...parts.flat(Infinity));
-  const { query, key } = pointed ?? {};
-  if (key > query) say(TEXTS.cannotSee(token(query), token(key)));
-  else if (key !== undefined) {
+  const { query, key } = pointed;
+  if (query === undefined) say([TEXTS.point]);
+  else if (pointed.token !== undefined) {
+    const looks = list(row(values, query), "looks");
+    const looked = list(column(values, query, tokens), "looked");
+    say(scale.diverging ? TEXTS.tokenDifference(token(query), comparison.what, looks, looked)
+      : TEXTS.token(token(query), looks, looked));
+  } else if (key > query) say(TEXTS.cannotSee(token(query), token(key)));
+  else {
     const place = at(query, key);
-    const weight = marked("looks", (scale.diverging ? model.own : values)[place].toFixed(3));
-    if (!scale.diverging) say(TEXTS.cell(token(query), token(key), weight));
-    else {
-      const change = marked(values[place] > 0 ? "more" : "less", differenceText(values[place], 3));
-      const other = model.other[place].toFixed(3);
-      say(TEXTS.cellDifference(token(query), token(key), weight, other, comparison.what, change));
-    }
-  } else if (pointed?.token !== undefined) {
-    const looks = list(row(values, pointed.token), "looks");
-    const looked = list(column(values, pointed.token, tokens), "looked");
-    say(scale.diverging ? TEXTS.tokenDifference(token(pointed.token), comparison.what, looks, looked)
-      : TEXTS.token(token(pointed.token), looks, looked));
-  } else says.textContent = TEXTS.point;
+    const weight = marked("looks", own[place].toFixed(3));
+    say(scale.diverging ? TEXTS.cellDifference(token(query), token(key), weight, other[place].toFixed(3),
+      comparison.what, change(values[place], 3)) : TEXTS.cell(token(query), token(key), weight));
+  }
 }
 
 /** What a global head does on this text, if one of its queries gives a key nearly all weight. */
 export function onThisText({ step, opened, own, tokens, labels }) {
   if (step.names[opened] !== "global") return "";
-  const largest = { weight: 0.9 };
+  let largest = [0.9];
   for (let query = 1; query < tokens; query++) {
-    for (const [key, weight] of row(own, query)) if (weight > largest.weight) Object.assign(largest, { weight, query, key });
+    for (const [key, weight] of strongest(row(own, query), 1)) {
+      if (weight > largest[0]) largest = [weight, query, key];
+    }
   }
-  const { weight, query, key } = largest;
+  const [weight, query, key] = largest;
   return query ? TEXTS.onThisText(labels[query], labels[key], weight.toFixed(2)) : "";
 }

@@ -1,15 +1,23 @@
 // Gets and decodes the data: histories, and the parts of snapshots (see snapshot.py).
 // The data may come from a stranger, so every size is checked before and after decompression.
 
-import { LOCALE, texts } from "./texts.js";
+import { DATA as TEXTS, LOCALE } from "./texts.js";
 
 export class DataError extends Error {}
 
-const TEXTS = texts.data;
 const CACHE_BYTES = 256 * 2 ** 20;
 const MAX_PART_BYTES = 256 * 2 ** 20;
-const MAX_LABEL = 200;
 const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f2: Uint16Array, f4: Float32Array };
+
+/** The answer of a server. An error becomes the line that the server says, or one of `texts`. */
+export async function answered(request, { noAnswer, refused }) {
+  const response = await request.catch((error) => {
+    throw error.name === "AbortError" ? error : new DataError(noAnswer);
+  });
+  if (response.ok) return response;
+  const said = await response.json().catch(() => ({}));
+  throw new DataError(said.error ?? refused(response.status));
+}
 
 /** A run with one text, for `runs()` of a source. Runs of the same shape can be compared. */
 export const runOf = (name, text, { layers, heads, labels }) =>
@@ -26,7 +34,6 @@ export function streamOf(base64) {
 export function createStore(source) {
   const histories = new Map(); // promises
   const parts = new Map(); // key -> {promise, bytes}, the least recently used first
-  let held = 0;
 
   function history(run, text) {
     const name = JSON.stringify([run, text]);
@@ -54,36 +61,33 @@ export function createStore(source) {
   }
 
   function fetched(key, arrays) {
-    let entry = parts.get(key);
+    const entry = parts.get(key) ?? requested(key, arrays);
     parts.delete(key);
-    if (!entry) {
-      const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
-      if (size > MAX_PART_BYTES) {
-        const megabytes = Math.round(size / 2 ** 20).toLocaleString(LOCALE);
-        throw new DataError(TEXTS.tooLarge(megabytes));
-      }
-      const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
-      entry = { bytes: size, promise };
-      held += size;
-      promise.catch(() => forget(key, entry));
-    }
     parts.set(key, entry);
+    let held = [...parts.values()].reduce((sum, { bytes }) => sum + bytes, 0);
     for (const [oldest, other] of parts) {
       if (held <= CACHE_BYTES || other === entry) break;
-      forget(oldest, other);
+      parts.delete(oldest);
+      held -= other.bytes;
     }
     return entry.promise;
   }
 
-  function forget(key, entry) {
-    if (parts.get(key) === entry) parts.delete(key);
-    held -= entry.bytes;
-    entry.bytes = 0;
+  function requested(key, arrays) {
+    const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
+    if (size > MAX_PART_BYTES) {
+      const megabytes = Math.round(size / 2 ** 20).toLocaleString(LOCALE);
+      throw new DataError(TEXTS.tooLarge(megabytes));
+    }
+    const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
+    promise.catch(() => parts.delete(key)); // it is asked for again
+    return { bytes: size, promise };
   }
 
   return {
     runs: () => source.runs(),
     history,
+    part,
     /** Fetches all histories again when they are asked for. */
     reload() {
       for (const entry of histories.values()) entry.stale = true;
@@ -107,52 +111,6 @@ export function createStore(source) {
       if (!rest.every(valid) || !peak.every(valid)) throw damaged(TEXTS.notWeights);
       return { rest, peak, codes: shaped(found, "codes", heads, (tokens * (tokens - 1)) / 2) };
     },
-
-    /** What the model predicts after a token at a step: {next, follows, likely, lens, pushes, raised}.
-        `next` is the token that is asked about, and `follows` whether it follows in the text. Lists of
-        tokens have entries {text, value, marked}: `value` is a probability, or for `raised` what the
-        head `opened` adds to a logit. `marked` is true for `next`. `lens` also has `next`, its
-        probability. `pushes` has what each head adds to its logit. Null if the data has no predictions
-        after this token. */
-    async predictions(history, index, opened, token) {
-      const { layers, heads } = history;
-      const [labels, lens, most] = await Promise.all([
-        part(history, index, "labels"),
-        part(history, index, "lens"),
-        part(history, index, "raised", Math.floor(opened / heads)),
-      ]);
-      if (!lens) return null;
-      const places = lens.positions?.shape[0];
-      const place = shaped(lens, "positions", places).indexOf(token);
-      if (place < 0) return null;
-      const top = lens.tokens?.shape[2];
-      const names = namesOf(labels);
-      const target = shaped(lens, "targets", places)[place];
-      const listed = (found, values, rows, row, count = top) => {
-        const tokens = shaped(found, "tokens", rows, places, top);
-        const numbers = shaped(found, values, rows, places, top);
-        return Array.from({ length: count }, (_, i) => {
-          const at = (row * places + place) * top + i;
-          return { text: nameOf(names, tokens[at]), value: numbers[at], marked: tokens[at] === target };
-        });
-      };
-      const next = nameOf(names, target);
-      const ofTarget = shaped(lens, "target_probabilities", layers + 1, places);
-      const pushes = shaped(lens, "target_pushes", layers, heads, places);
-      const likely = listed(lens, "probabilities", layers + 1, layers);
-      if (!likely.some(({ marked }) => marked)) {
-        likely.push({ text: next, value: ofTarget[layers * places + place], marked: true });
-      }
-      return {
-        next, likely,
-        follows: shaped(lens, "follows", places)[place] === 1,
-        lens: Array.from({ length: layers + 1 }, (_, row) => ({
-          ...listed(lens, "probabilities", layers + 1, row, 1)[0], next: ofTarget[row * places + place],
-        })),
-        pushes: Array.from({ length: layers * heads }, (_, head) => pushes[head * places + place]),
-        raised: most && listed(most, "pushes", heads, opened % heads).filter(({ value }) => value !== 0),
-      };
-    },
   };
 }
 
@@ -170,31 +128,13 @@ export function decode(bytes, arrays) {
 }
 
 /** The data of an array of a part, which must have this shape. */
-function shaped(found, name, ...shape) {
+export function shaped(found, name, ...shape) {
   const array = found?.[name];
   if (!array || JSON.stringify(array.shape) !== JSON.stringify(shape)) throw damaged(TEXTS.wrongSize);
   return array.data;
 }
 
-const damaged = (why) => new DataError(TEXTS.damaged(why));
-
-/** The labels of tokens, from their JSON list. */
-function namesOf(part) {
-  let names;
-  try {
-    names = JSON.parse(new TextDecoder().decode(part?.text?.data));
-  } catch {
-    throw damaged(TEXTS.labelsNotJson);
-  }
-  const valid = (name) => typeof name === "string" && name.length <= MAX_LABEL;
-  if (!Array.isArray(names) || !names.every(valid)) throw damaged(TEXTS.labelsNotTexts);
-  return names;
-}
-
-function nameOf(names, token) {
-  if (token >= names.length) throw damaged(TEXTS.unknownTokens);
-  return names[token];
-}
+export const damaged = (why) => new DataError(TEXTS.damaged(why));
 
 /** A number of 16 bits (IEEE 754): not every browser has Float16Array. */
 function half(bits) {
@@ -213,29 +153,20 @@ function merged(old, fresh) {
   return sameText ? { ...fresh, labels: old.labels } : fresh;
 }
 
-/** Decompresses a stream of zlib data, and stops when more than `size` bytes come out. */
+/** Decompresses a stream of zlib data, which must have `size` bytes. */
 async function inflate(data, size) {
-  const reader = data.pipeThrough(new DecompressionStream("deflate")).getReader();
-  const chunks = [];
-  let length = 0;
-  try {
-    for (let next = await reader.read(); !next.done; next = await reader.read()) {
-      length += next.value.length;
-      if (length > size) {
-        reader.cancel().catch(() => {});
-        break;
-      }
-      chunks.push(next.value);
-    }
-  } catch {
-    throw damaged(TEXTS.notCompressed);
-  }
-  if (length !== size) throw damaged(TEXTS.wrongSize);
   const bytes = new Uint8Array(size);
-  let at = 0;
-  for (const chunk of chunks) {
-    bytes.set(chunk, at);
-    at += chunk.length;
-  }
+  let length = 0;
+  const collect = new WritableStream({
+    write(chunk) {
+      if (length + chunk.length > size) throw damaged(TEXTS.wrongSize);
+      bytes.set(chunk, length);
+      length += chunk.length;
+    },
+  });
+  await data.pipeThrough(new DecompressionStream("deflate")).pipeTo(collect).catch((error) => {
+    throw error instanceof DataError ? error : damaged(TEXTS.notCompressed);
+  });
+  if (length !== size) throw damaged(TEXTS.wrongSize);
   return bytes;
 }

@@ -1,53 +1,26 @@
 // The entry of TensorBoard's tab: the data comes from the routes of the plugin.
 
+import { make } from "./dom.js";
 import { createAddress } from "./state.js";
-import { DataError, createStore } from "./store.js";
+import { DataError, answered, createStore } from "./store.js";
 import { connect } from "./tensorboard.js";
-import { LOCALE, texts } from "./texts.js";
+import { COMMON, DATA, LOCALE } from "./texts.js";
+import { outerWindow } from "./theme.js";
 import { createViewer } from "./viewer.js";
 
 const POLL = 30_000; // ms
 
-const url = (route, parameters = {}) => {
-  const address = new URL(`./${route}`, import.meta.url);
-  address.search = new URLSearchParams(parameters);
-  return address;
-};
+const url = (route, parameters) => new URL(`./${route}?${new URLSearchParams(parameters)}`, import.meta.url);
 
-/** Gets an answer of the plugin. An error becomes the line that the plugin says. */
-async function get(address) {
-  let response;
-  try {
-    response = await fetch(address);
-  } catch {
-    throw new DataError(texts.data.noAnswer);
-  }
-  if (response.ok) return response;
-  const said = await response.json().catch(() => ({}));
-  throw new DataError(said.error ?? texts.data.refused(response.status));
-}
-
-const json = async (route, parameters) => (await get(url(route, parameters))).json();
-
-/** The window whose URL the user sees: TensorBoard's, or this one if it cannot be reached. */
-function visibleWindow() {
-  try {
-    return window.parent.location.hash === undefined ? window : window.parent;
-  } catch {
-    return window;
-  }
-}
+const get = (...address) => answered(fetch(url(...address)), DATA);
+const json = async (route, parameters) => (await get(route, parameters)).json();
 
 /** TensorBoard calls this in an empty page. */
 export async function render() {
   document.documentElement.lang = LOCALE;
-  document.title = texts.title;
-  const style = document.createElement("link");
-  style.rel = "stylesheet";
-  style.href = url("viewer.css");
+  document.title = COMMON.title;
   await new Promise((resolve) => {
-    style.onload = style.onerror = resolve;
-    document.head.append(style);
+    make(document.head, "link", { rel: "stylesheet", href: url("viewer.css"), load: resolve, error: resolve });
   });
 
   let selected = null; // the runs that TensorBoard selects; null if it does not say so
@@ -63,17 +36,15 @@ export async function render() {
     async runs() {
       known = (await json("runs")).runs;
       const shown = known.filter(isShown);
-      if (known.length > 0 && shown.length === 0) {
-        throw new DataError(texts.data.notSelected);
-      }
+      if (known.length > 0 && shown.length === 0) throw new DataError(DATA.notSelected);
       return shown;
     },
     history: (run, text) => json("history", { run, text }),
-    part: async (key) => (await get(url("part", { key }))).body,
+    part: async (key) => (await get("part", { key })).body,
   });
   // TensorBoard keeps entries p.<plugin>.<name> of the part of its URL after "#".
-  const address = createAddress(visibleWindow(), "p.headscope.");
-  const viewer = createViewer(document.body, { store, address, title: texts.title });
+  const address = createAddress(outerWindow() ?? window, "p.headscope.");
+  const viewer = createViewer(document.body, { store, address, title: COMMON.title });
   const ask = connect({
     "experimental.DataReloaded": () => viewer.refresh(),
     "experimental.RunsChanged": select,

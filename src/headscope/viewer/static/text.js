@@ -1,10 +1,8 @@
 // The text, coloured by weights: in one colour where the token looks, in another one who looks at it.
 
-import { card, make, write } from "./dom.js";
+import { card, make, set, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
-import { texts } from "./texts.js";
-
-const TEXTS = texts.text;
+import { TEXT as TEXTS } from "./texts.js";
 
 export function createText(parent, actions) {
   const section = card(parent, "text-card", TEXTS.title);
@@ -13,7 +11,7 @@ export function createText(parent, actions) {
   let labels = null;
   let tokens = [];
   const ends = []; // the last element of each token
-  let styles = [];
+  const looks = []; // what each token shows
   let reachable = 0; // the token that the Tab key reaches
 
   function build(model) {
@@ -25,24 +23,14 @@ export function createText(parent, actions) {
     labels = model.labels;
     tokens = labels.map((label, number) => {
       if (number < same) return tokens[number];
-      const attributes = { role: "button", dir: "auto", tabindex: -1, "data-token": number };
-      const token = make(box, "span", attributes, label);
+      const token = make(box, "span", { role: "button", dir: "auto", tabindex: -1, "data-token": number }, label);
       make(token, "small");
       ends[number] = label.endsWith("⏎") ? make(box, "br") : token;
       return token;
     });
-    styles = labels.map((_, number) => (number < same ? styles[number] : null));
+    looks.length = same;
     reach(Math.max(0, Math.min(focused < 0 ? 0 : focused, tokens.length - 1)));
     if (focused >= 0) tokens[reachable].focus({ preventScroll: true });
-  }
-
-  function showLosses(losses) {
-    losses.forEach((loss, number) => {
-      const small = tokens[number].querySelector("small");
-      write(small, loss?.toFixed(1) ?? "–");
-      if (loss === null) small.removeAttribute("aria-label");
-      else small.setAttribute("aria-label", TEXTS.loss(loss.toFixed(2)));
-    });
   }
 
   function reach(token) {
@@ -51,27 +39,18 @@ export function createText(parent, actions) {
     tokens[token].setAttribute("tabindex", "0");
   }
 
-  const numberOf = (event) => {
+  const listen = (type, act) => box.addEventListener(type, (event) => {
     const token = event.target.closest("[data-token]");
-    return token ? Number(token.dataset.token) : null;
-  };
-  box.addEventListener("pointerover", (event) => {
-    const token = numberOf(event);
-    if (token !== null) actions.point({ token });
+    if (token) act(Number(token.dataset.token), event);
   });
-  box.addEventListener("pointerleave", () => actions.point(null));
-  box.addEventListener("click", (event) => {
-    const token = numberOf(event);
-    if (token !== null) actions.keep(token);
-  });
-  box.addEventListener("focusin", (event) => {
-    const token = numberOf(event);
+  listen("pointerover", (token) => actions.point({ token }));
+  listen("click", actions.keep);
+  listen("focusin", (token) => {
     reach(token);
     if (tokens[token].matches(":focus-visible")) actions.point({ token });
   });
-  box.addEventListener("focusout", () => actions.point(null));
-  box.addEventListener("keydown", (event) => {
-    const token = numberOf(event);
+  for (const end of ["pointerleave", "focusout"]) box.addEventListener(end, () => actions.point(null));
+  listen("keydown", (token, event) => {
     const steps = { ArrowLeft: token - 1, ArrowRight: token + 1, Home: 0, End: tokens.length - 1 };
     if (event.key === "Enter" || event.key === " ") actions.keep(token);
     else if (event.key in steps) tokens[steps[event.key]]?.focus();
@@ -83,45 +62,40 @@ export function createText(parent, actions) {
   return {
     show(model) {
       if (model.labels !== labels) build(model);
-      showLosses(model.losses);
+      model.losses.forEach((loss, number) => {
+        const small = tokens[number].querySelector("small");
+        write(small, loss?.toFixed(1) ?? "–");
+        set(small, { "aria-label": loss === null ? undefined : TEXTS.loss(loss.toFixed(2)) });
+      });
     },
 
-    point(model, pointed) {
-      const { looks, looked } = shadesOf(model, pointed);
-      const token = pointed?.token ?? pointed?.query;
-      for (let number = 0; number < tokens.length; number++) {
-        const [list, level] = (number <= (token ?? -1) ? looks : looked)[number] ?? [null, 0];
-        const style = level > 0 ? list[level] : null;
-        const marked = number === token ? "own" : number === pointed?.key ? "other" : "";
+    point(pointed, model) {
+      const shades = shadesOf(model, pointed);
+      const { query, key } = pointed;
+      tokens.forEach((token, number) => {
+        const { back = "", text = "" } = (number <= query ? shades.looks : shades.looked)[number] ?? {};
+        const marked = number === query ? "own" : number === key ? "other" : "";
         const kept = number === model.kept;
-        if (styles[number]?.style === style && styles[number].marked === marked
-            && styles[number].kept === kept) continue;
-        styles[number] = { style, marked, kept };
-        tokens[number].style.backgroundColor = style?.back ?? "";
-        tokens[number].style.color = style?.text ?? "";
-        tokens[number].className = marked;
-        tokens[number].setAttribute("aria-pressed", kept);
-      }
-      writeLegend(model, token);
+        const look = [back, text, marked, kept].join();
+        if (looks[number] === look) return;
+        looks[number] = look;
+        token.style.backgroundColor = back;
+        token.style.color = text;
+        token.className = marked;
+        token.setAttribute("aria-pressed", kept);
+      });
+      writeLegend(model, query);
     },
   };
 
-  function writeLegend(model, token) {
+  function writeLegend({ scale, comparison, kept }, query) {
+    const colours = scale.diverging ? { more: TEXTS.more(comparison.what), less: TEXTS.less }
+      : query === undefined ? { looked: TEXTS.share } : { looks: TEXTS.looks, looked: TEXTS.looked };
     legend.replaceChildren();
-    const swatch = (name, text) => {
+    for (const [name, text] of Object.entries(colours)) {
       make(legend, "i", { class: `swatch ${name}` });
       legend.append(text);
-    };
-    if (model.scale.diverging) {
-      swatch("more", TEXTS.more(model.comparison.what));
-      swatch("less", TEXTS.less);
-    } else if (token !== undefined) {
-      swatch("looks", TEXTS.looks);
-      swatch("looked", TEXTS.looked);
-    } else {
-      swatch("looked", TEXTS.share);
     }
-    const hint = model.kept === null ? TEXTS.point : TEXTS.clear;
-    make(legend, "span", { class: "hint" }, hint);
+    make(legend, "span", { class: "hint" }, kept === null ? TEXTS.point : TEXTS.clear);
   }
 }

@@ -1,3 +1,3 @@
 // The texts of the interface. A translation is a file with the names of en.js, imported here.
 
-export { LOCALE, texts } from "./en.js";
+export * from "./en.js";

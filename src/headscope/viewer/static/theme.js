@@ -5,14 +5,15 @@ const NAMES = [
   ...["blue", "orange", "green", "vermillion", "sky", "purple", "yellow", "grey"],
 ];
 
+const TINTS = 33;
+
 /** Keeps the attribute data-theme of the page current, and calls `changed` after a change. Inside
     TensorBoard, its own switch decides; elsewhere the browser's setting. */
 export function watchTheme(changed) {
   const setting = matchMedia("(prefers-color-scheme: dark)");
-  const body = hostBody();
+  const body = outerWindow()?.document.body;
   const apply = () => {
-    const dark = body ? body.classList.contains("dark-mode") : setting.matches;
-    const theme = dark ? "dark" : "light";
+    const theme = (body ? body.classList.contains("dark-mode") : setting.matches) ? "dark" : "light";
     if (document.documentElement.dataset.theme === theme) return;
     document.documentElement.dataset.theme = theme;
     changed();
@@ -22,22 +23,24 @@ export function watchTheme(changed) {
   apply();
 }
 
-function hostBody() {
+/** The window around the frame of this page. Null if there is none, or if it is of another origin. */
+export function outerWindow() {
   try {
-    return window.parent !== window ? window.parent.document.body : null;
+    return window.parent !== window && window.parent.document ? window.parent : null;
   } catch {
-    return null; // the page is in a frame of another origin
+    return null;
   }
 }
 
-/** The colours of the style sheet, by name. */
+/** The colours of the style sheet, by name, and tints of those of weights. */
 export function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  const theme = Object.fromEntries(
-    NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
-  );
+  const theme = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   theme.series = ["blue", "orange", "green", "vermillion", "sky", "purple", "ink"].map((n) => theme[n]);
   theme.font = getComputedStyle(document.body).fontFamily;
+  theme.tints = Object.fromEntries(
+    ["looks", "looked", "more", "less"].map((name) => [name, tints(theme.card, theme[name])]),
+  );
   return theme;
 }
 
@@ -54,11 +57,16 @@ const readable = (colour) => (luminance(colour) > 0.19 ? "#10151c" : "#ffffff");
 /** A text colour that can be read on a colour such as #0072b2. */
 export const textOn = (hexadecimal) => readable(channels(hexadecimal));
 
-/** `count` backgrounds from the paper to `colour`, each with a text colour that can be read on it. */
-export function tints(paper, colour, count) {
-  const [from, to] = [channels(paper), channels(colour)];
-  return Array.from({ length: count }, (_, level) => {
-    const mixed = from.map((low, i) => Math.round(low + (level / (count - 1)) * (to[i] - low)));
-    return { back: `rgb(${mixed})`, text: readable(mixed) };
+/** The channels of a colour between two others: of the first one if `share` is 0, of the second if it is 1. */
+export function mixed(first, second, share) {
+  const to = channels(second);
+  return channels(first).map((low, i) => Math.round(low + share * (to[i] - low)));
+}
+
+/** Backgrounds from the paper to `colour`, each with a text colour that can be read on it. */
+function tints(paper, colour) {
+  return Array.from({ length: TINTS }, (_, level) => {
+    const back = mixed(paper, colour, level / (TINTS - 1));
+    return { back: `rgb(${back})`, text: readable(back) };
   });
 }

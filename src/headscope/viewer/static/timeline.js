@@ -1,37 +1,37 @@
 // The timeline: metrics, loss and names over the steps, and the cursor that everything else follows.
 
-import { LINES, LOSS, drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads,
-         rangeOf } from "./chart.js";
-import { fit, make, own } from "./dom.js";
+import { fit, heightIn } from "./canvas.js";
+import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf, xsOf } from "./chart.js";
+import { make, own, set } from "./dom.js";
+import { fill } from "./fields.js";
 import { METRICS, HEAD_NAMES } from "./glossary.js";
-import { nearest } from "./model.js";
 import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
-import { metricText, stepText, timeAxis } from "./scales.js";
-import { drawStrips, markStrip, stripTop, stripsOf } from "./strips.js";
-import { texts } from "./texts.js";
+import { metricText, nearest, stepText, timeAxis } from "./scales.js";
+import { headsOf } from "./state.js";
+import { drawStrips, markStrip, stripsOf } from "./strips.js";
+import { COMMON, TIMELINE as TEXTS } from "./texts.js";
 import { explain } from "./tooltip.js";
 
-const TEXTS = texts.timeline;
-
-const GAP = 16;
-const AXIS = 22;
+const [LINES, LOSS, AXIS, GAP] = [116, 28, 22, 16]; // heights in pixels
 const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
   const section = make(parent, "section", { class: "card timeline-card", "aria-label": TEXTS.title });
   const controls = make(section, "div", { class: "controls" });
-  const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true }, TEXTS.title);
-  const play = make(controls, "button", { type: "button", class: "play" });
-  const field = make(make(controls, "label", {}, TEXTS.step), "input", { inputmode: "numeric" });
+  const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true, click: toggle },
+    TEXTS.title);
+  const play = make(controls, "button", { type: "button", class: "play", click: () => setPlaying(!playing) });
+  const field = make(make(controls, "label", {}, TEXTS.step), "input", { inputmode: "numeric", change: moveToTyped,
+                                                                         focus: () => field.select() });
   const chooser = make(controls, "label", { class: "chooser" }, TEXTS.metric);
-  const select = make(chooser, "select", { "aria-label": TEXTS.metricOf });
+  const select = make(chooser, "select", { "aria-label": TEXTS.metricOf,
+                                           change: () => actions.change({ metric: select.value }) });
   const about = make(chooser, "span", { class: "info", role: "note" }, "?");
   const folded = make(section, "div");
-  const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0,
+  const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
                                        "aria-label": TEXTS.trainingStep });
   // What depends on the opened head has its own canvas, so that opening a head is fast.
-  const [base, top] = ["base", "top"].map((name) =>
-    make(chart, "canvas", { class: name, "aria-hidden": "true" }));
+  const [base, top] = ["base", "top"].map((name) => make(chart, "canvas", { class: name, "aria-hidden": "true" }));
   const other = make(chart, "div", { class: "cursor other", hidden: "" });
   const cursor = make(chart, "div", { class: "cursor" });
   const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
@@ -39,17 +39,19 @@ export function createTimeline(parent, actions) {
   make(folded, "p", { class: "quiet" }, TEXTS.about);
 
   let current = null;
-  let drawn = {}; // what each canvas shows
+  let drawn = {}; // the model that the canvases show
   let listed = null; // the history whose names and metrics are listed
+  let metrics = []; // those that all its steps have
   let playing = 0;
 
   const steps = () => current.history.steps;
-  let place = () => 0.5; // of a step, from 0 to 1
 
   function areas() {
     const width = chart.clientWidth;
     const room = width < 460 ? 86 : 104; // for labels at the ends of the lines
-    const area = (top, height) => ({ left: 46, right: width - room, room, top, height });
+    const [left, right] = [46, width - room];
+    const x = timeAxis(steps(), left, right);
+    const area = (top, height) => ({ left, right, room, top, height, x });
     const strip = stripsOf(current.history).height;
     const lines = area(12, LINES + Math.max(0, 110 - strip / 2));
     const loss = area(lines.top + lines.height + GAP, current.history.loss.steps.length ? LOSS : -GAP);
@@ -58,52 +60,41 @@ export function createTimeline(parent, actions) {
     return { lines, loss, axis, strips, height: strips.top + strips.height + 3 };
   }
 
-  const xOf = (area) => (index) =>
-    area.left + place(steps()[index].step) * (area.right - area.left);
-
   function drawBase() {
     const { lines, loss, axis, strips, height } = areas();
     const context = fit(base, chart.clientWidth, height);
-    drawOtherLines(context, current, xOf(lines), lines);
-    drawLoss(context, current, place, loss);
-    drawSteps(context, current, place, axis);
-    drawStrips(context, current, xOf(strips), strips);
+    drawOtherLines(context, current, lines);
+    drawLoss(context, current, loss);
+    drawSteps(context, current, axis);
+    drawStrips(context, current, strips);
     cursor.style.height = other.style.height = `${height - 10}px`;
   }
 
   function drawTop() {
     const { lines, strips, height } = areas();
     const context = fit(top, chart.clientWidth, height);
-    drawLabelledLines(context, current, xOf(lines), lines);
+    drawLabelledLines(context, current, lines);
     markStrip(context, current, strips);
   }
 
-  /** Draws what is not yet drawn. */
+  /** Draws what is not yet drawn, and moves the cursor. */
   function draw() {
     if (folded.hidden) return;
-    const { history, metric, theme, opened, index } = current;
-    const same = history === drawn.history && metric === drawn.metric && theme === drawn.theme;
-    if (!same) drawBase();
-    if (!same || opened !== drawn.opened || index !== drawn.index) drawTop();
-    drawn = { history, metric, theme, opened, index };
-    moveCursor();
-  }
-
-  function moveCursor() {
-    const x = xOf(areas().lines);
-    cursor.style.transform = `translateX(${x(current.index)}px)`;
-    const compared = current.comparison?.kind === "step" ? current.comparison.index : null;
-    other.hidden = compared === null;
-    if (compared !== null) other.style.transform = `translateX(${x(compared)}px)`;
+    const changed = (name) => current[name] !== drawn[name];
+    if (["history", "metric", "theme"].some(changed)) drawBase();
+    if (["history", "metric", "theme", "opened", "index"].some(changed)) drawTop();
+    drawn = current;
+    const { x } = areas().lines;
+    const { step, comparison } = current;
+    other.hidden = comparison?.kind !== "step";
+    cursor.style.transform = `translateX(${x(step.step)}px)`;
+    if (!other.hidden) other.style.transform = `translateX(${x(comparison.step.step)}px)`;
   }
 
   // ---- Input: drag and click, keys, play ---------------------------------------------------------
 
   function stepAt(event) {
-    const { lines } = areas();
-    const x = event.clientX - chart.getBoundingClientRect().left;
-    const places = steps().map((_, index) => Math.abs(xOf(lines)(index) - x));
-    return places.indexOf(Math.min(...places));
+    return nearest(xsOf(current, areas().lines), event.clientX - chart.getBoundingClientRect().left);
   }
 
   /** The head whose strip or line is at the pointer, or null. */
@@ -111,124 +102,101 @@ export function createTimeline(parent, actions) {
     const { lines, strips } = areas();
     const y = event.clientY - chart.getBoundingClientRect().top;
     const { history, metric } = current;
-    const count = history.layers * history.heads;
-    if (y >= strips.top) {
-      const sizes = stripsOf(history);
-      for (let head = count - 1; head >= 0; head--) {
-        if (y - strips.top >= stripTop(sizes, head, history.heads)) return head;
-      }
-    }
+    const all = headsOf(history);
+    const { topOf } = stripsOf(history);
+    if (y >= strips.top) return all.findLast((head) => y >= strips.top + topOf(head));
     if (y > lines.top + lines.height + 4) return null;
-    const [low, high] = rangeOf(history, metric);
     const values = own(steps()[stepAt(event)].metrics, metric) ?? [];
-    const distance = (head) => (typeof values[head] !== "number" ? Infinity
-      : Math.abs(lines.top + (1 - (values[head] - low) / (high - low)) * lines.height - y));
-    const heads = [...labelledHeads(current), ...Array(count).keys()]; // those with a label are first
+    const heightOf = heightIn(lines, rangeOf(current));
+    const distance = (head) => (typeof values[head] !== "number" ? Infinity : Math.abs(heightOf(values[head]) - y));
+    const heads = [...labelledHeads(current), ...all]; // those with a label are first
     const near = heads.sort((a, b) => distance(a) - distance(b))[0];
     return distance(near) <= 8 ? near : null;
   }
 
+  const isDragged = ({ pointerId }) => chart.hasPointerCapture(pointerId);
+
   /** Says which head, name, value and step are at the pointer. */
   function showTip(event) {
     const head = headAt(event);
-    chart.classList.toggle("on-head", !dragging && head !== null);
+    chart.classList.toggle("on-head", !isDragged(event) && head !== null);
     tip.hidden = head === null;
     if (tip.hidden) return;
     const { history, metric } = current;
     const step = steps()[stepAt(event)];
     const value = metricText(own(step.metrics, metric)?.[head]);
     tip.textContent = [titleOf(step, head, history.heads), `${metric.replaceAll("_", " ")} ${value}`,
-      texts.step(stepText(step.step))].join(" · ");
+      COMMON.step(stepText(step.step))].join(" · ");
     const { left, top } = chart.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(event.clientX - left + 12, chart.clientWidth - tip.offsetWidth))}px`;
     tip.style.top = `${event.clientY - top - tip.offsetHeight - 10}px`;
   }
 
-  let dragging = false;
   chart.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    dragging = true;
     chart.setPointerCapture(event.pointerId);
-    stop();
-    const head = headAt(event);
-    actions.move(stepAt(event), head ?? undefined);
+    setPlaying(false);
+    actions.move(stepAt(event), headAt(event) ?? undefined);
   });
   chart.addEventListener("pointermove", (event) => {
     if (!current) return;
-    if (dragging && stepAt(event) !== current.index) actions.move(stepAt(event));
+    if (isDragged(event) && stepAt(event) !== current.index) actions.move(stepAt(event));
     showTip(event);
   });
   chart.addEventListener("pointerleave", () => { tip.hidden = true; });
-  for (const end of ["pointerup", "pointercancel"]) {
-    chart.addEventListener(end, () => { dragging = false; });
-  }
   chart.addEventListener("keydown", (event) => {
     const to = { Home: 0, End: steps().length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     actions.move(to);
   });
-  field.addEventListener("change", () => {
+
+  function moveToTyped() {
     const wanted = field.value.replace(/\D/g, "");
-    const index = wanted ? nearest(steps(), Number(wanted)) : current.index;
+    const index = wanted ? nearest(steps().map(({ step }) => step), Number(wanted)) : current.index;
     field.value = stepText(steps()[index].step);
     actions.move(index);
-  });
-  field.addEventListener("focus", () => field.select());
-  fold.addEventListener("click", () => {
+  }
+
+  function toggle() {
     folded.hidden = !folded.hidden;
     fold.setAttribute("aria-expanded", !folded.hidden);
     draw();
-  });
-  select.addEventListener("change", () => actions.change({ metric: select.value }));
-  play.addEventListener("click", () => (playing ? stop() : start()));
+  }
 
-  function start() {
-    playing = setInterval(() => {
-      if (document.documentElement.dataset.ready !== "1") return; // the data is still on its way
-      if (current.index + 1 < steps().length) actions.move(current.index + 1);
-      else stop();
-    }, PLAY);
-    if (current.index + 1 === steps().length) actions.move(0);
-    showPlay();
+  const isLast = () => current.index + 1 === steps().length;
+
+  function playOn() {
+    if (document.documentElement.dataset.ready !== "1") return; // the data is still on its way
+    if (isLast()) setPlaying(false);
+    else actions.move(current.index + 1);
   }
-  function stop() {
+
+  function setPlaying(on) {
     clearInterval(playing);
-    playing = 0;
-    showPlay();
+    playing = on ? setInterval(playOn, PLAY) : 0;
+    play.textContent = on ? TEXTS.pause : TEXTS.play;
+    if (on && isLast()) actions.move(0);
   }
-  const showPlay = () => { play.textContent = playing ? TEXTS.pause : TEXTS.play; };
-  showPlay();
+  setPlaying(false);
 
   // ---- What the model says -----------------------------------------------------------------------
 
   function list({ history }) {
     listed = history;
-    place = timeAxis(history.steps.map(({ step }) => step));
-    select.replaceChildren();
     const isKnown = (metric) => history.steps.every(({ metrics }) => own(metrics, metric));
-    for (const metric of Object.keys(history.steps.at(-1).metrics).filter(isKnown)) {
-      make(select, "option", { value: metric }, metric.replaceAll("_", " "));
-    }
+    metrics = Object.keys(history.steps.at(-1).metrics).filter(isKnown);
     const names = new Set(history.steps.flatMap((step) => [...step.names, ...step.measured?.names ?? []]));
+    names.delete(NO_NAME);
     const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
     const unknown = [...names].filter((name) => !known.includes(name)).slice(0, 20);
     legend.replaceChildren();
     for (const name of [...known, ...unknown]) {
-      if (name === NO_NAME) continue;
       const item = make(legend, "span", { dir: "auto" });
       make(item, "i", { class: "swatch" }).style.background = background(name);
       item.append(name);
       explain(item, definitionOf(name));
     }
-  }
-
-  function say({ moment, step, title, index }) {
-    if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
-    chart.setAttribute("aria-valuemin", 0);
-    chart.setAttribute("aria-valuemax", steps().length - 1);
-    chart.setAttribute("aria-valuenow", index);
-    chart.setAttribute("aria-valuetext", `${moment}, ${title}`);
   }
 
   return {
@@ -237,9 +205,12 @@ export function createTimeline(parent, actions) {
       section.hidden = model.history.steps.length < 2;
       if (section.hidden) return;
       if (listed !== model.history) list(model);
-      select.value = model.metric;
+      fill(select, { "": metrics.map((metric) => [metric, metric.replaceAll("_", " ")]) }, model.metric);
       explain(about, own(METRICS, model.metric) ?? TEXTS.undescribed(model.metric));
-      say(model);
+      const { moment, step, title, index } = model;
+      if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
+      set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1,
+                   "aria-valuetext": `${moment}, ${title}` });
       draw();
     },
     resize() {

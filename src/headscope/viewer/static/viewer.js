@@ -13,14 +13,12 @@ import { EMPTY, headName } from "./state.js";
 import { describe, onThisText } from "./status.js";
 import { DataError } from "./store.js";
 import { createText } from "./text.js";
-import { texts } from "./texts.js";
-import { readTheme, tints, watchTheme } from "./theme.js";
+import { COMMON, VIEWER as TEXTS } from "./texts.js";
+import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
 import { createTooltip, explain } from "./tooltip.js";
 
-const SHADES = 33;
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
-const TEXTS = texts.viewer;
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
     in `place` if it is given. Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
@@ -31,7 +29,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   let model = null; // what the panels show, perhaps still without its weights
   let complete = null; // the model whose weights the panels show
   let theme = null;
-  let hovered = null; // the token or the cell at the pointer
+  let hovered = null; // what is at the pointer: a {token}, or a cell {query, key}
   let turn = 0; // counts the renderings that were started
   let shown = 0; // the newest of them that was shown without its weights
   let painted = 0; // the newest of them that was finished
@@ -51,7 +49,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
   const headline = make(opened, "div", { class: "headline" });
   const heading = make(headline, "h2", { id: "opened-head" });
-  const [openedHead, otherHead] = ["", `${texts.minus} `].map((word) => createHead(heading, word));
+  const [openedHead, otherHead] = ["", `${COMMON.minus} `].map((word) => createHead(heading, word));
   const moment = make(headline, "p", { class: "quiet moment" });
   const here = make(headline, "p", { class: "quiet here" });
   const says = make(headline, "p", { class: "says", role: "status" });
@@ -97,8 +95,9 @@ export function createViewer(root, { store, address, title, place, viewChanged =
 
   const showPointed = oncePerFrame(() => {
     if (!complete || complete.labels !== model?.labels) return; // the weights are on their way
-    const pointed = hovered ?? (model.kept === null ? null : { token: model.kept });
-    for (const panel of [text, map, lines]) panel.point(complete, pointed);
+    const { token, query = token, key = token } = hovered ?? { token: model.kept ?? undefined };
+    const pointed = { token, query, key };
+    for (const panel of [text, map, lines]) panel.point(pointed, complete);
     describe(says, complete, pointed);
   });
 
@@ -146,7 +145,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   async function renderModel(mine) {
-    const next = { ...(await modelOf(store, runs, state)), ...theme };
+    const next = { ...(await modelOf(store, runs, state)), theme };
     if (mine < shown) return; // a newer rendering was faster
     shown = mine;
     if (mine === turn) state = next.state;
@@ -169,22 +168,19 @@ export function createViewer(root, { store, address, title, place, viewChanged =
 
   /** Shows everything that needs no weights. */
   function show(next) {
-    const { history, step, tokens, problem } = next;
+    const { history, step, tokens, comparison, problem } = next;
     main.hidden = false;
     main.classList.toggle("one-step", history.steps.length < 2);
     main.style.setProperty("--heads", history.heads);
-    const shortened = tokens < history.text_tokens
-      ? TEXTS.shortened(tokens, history.text_tokens) : "";
-    say(problem ?? shortened);
+    say(problem ?? (tokens < history.text_tokens ? TEXTS.shortened(tokens, history.text_tokens) : ""));
     size.textContent = TEXTS.size({ ...history, tokens, measured: step.measured_tokens, measuredOn: step.measured_on,
                                     steps: history.name ? 0 : history.steps.length });
-    const { comparison } = next;
     const two = comparison?.kind === "head";
     openedHead(next.name, step, next.opened);
     otherHead(comparison?.what, two ? step : null, comparison?.opened);
     moment.replaceChildren(next.at);
     make(moment, "span", { class: "loss" }, [next.loss, next.without].map((each) => each && ` · ${each}`).join(""));
-    if (comparison && !two) moment.append(` ${texts.minus} ${comparison.what}`);
+    if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.what}`);
     for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(next);
     bar.show(next);
     address.write(state);
@@ -195,12 +191,9 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   /** Loads the data of the neighbours of the cursor. */
   function prefetch({ history, index, opened }) {
     const layer = Math.floor(opened / history.heads);
-    for (const next of [index + 1, index - 1]) {
-      if (!history.steps[next]) continue;
-      const ignore = () => {}; // an error is shown when the step is opened
-      store.thumbnails(history, next).catch(ignore);
-      store.layer(history, next, layer).catch(ignore);
-    }
+    const steps = [index + 1, index - 1].filter((next) => history.steps[next]);
+    // An error is shown when the step is opened.
+    Promise.allSettled(steps.flatMap((next) => [store.thumbnails(history, next), store.layer(history, next, layer)]));
   }
 
   async function refresh(part = {}) {
@@ -217,10 +210,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   watchTheme(() => {
-    const colours = readTheme();
-    const of = (name) => tints(colours.card, colours[name], SHADES);
-    const all = { looks: of("looks"), looked: of("looked"), more: of("more"), less: of("less") };
-    theme = { theme: colours, tints: all };
+    theme = readTheme();
     if (model) render();
   });
   address.onChange((changed) => change(changed));

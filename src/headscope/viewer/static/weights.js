@@ -7,32 +7,23 @@ export const at = (query, key) => (query * (query + 1)) / 2 + key;
     key divided by the sum of the weights on all keys but the first. A layer has codes, or `exact`:
     the triangles of all heads. */
 export function triangle({ rest, peak, codes, exact }, head, tokens, view) {
-  const size = (tokens * (tokens + 1)) / 2;
-  if (exact) {
-    const weights = exact.subarray(head * size, (head + 1) * size);
-    if (view === "weights") return weights;
-    const others = Float32Array.from({ length: tokens }, (_, query) =>
-      row(weights, query).reduce((sum, [key, weight]) => (key ? sum + weight : 0), 0));
-    return weights.map((weight, place) => {
-      const query = Math.floor((Math.sqrt(8 * place + 1) - 1) / 2);
-      return place > at(query, 0) && others[query] ? weight / others[query] : 0;
-    });
-  }
-  const values = new Float32Array(size);
+  const size = at(tokens, 0);
+  const values = exact ? exact.slice(head * size, (head + 1) * size) : new Float32Array(size);
   let code = (head * tokens * (tokens - 1)) / 2;
-  let place = 0;
   for (let query = 0; query < tokens; query++) {
-    const total = rest[head * tokens + query];
-    let unit = peak[head * tokens + query] / 255;
-    if (view === "shares") unit = total > 0 ? unit / total : 0;
-    values[place++] = view === "shares" ? 0 : Math.max(0, 1 - total);
-    for (let key = 1; key <= query; key++) values[place++] = Math.min(1, codes[code++] * unit);
+    const first = at(query, 0);
+    const others = values.subarray(first + 1, at(query + 1, 0));
+    const total = exact ? others.reduce((sum, weight) => sum + weight, 0) : rest[head * tokens + query];
+    const unit = exact ? 0 : peak[head * tokens + query] / 255;
+    if (!exact) {
+      values[first] = Math.max(0, 1 - total);
+      others.forEach((_, i) => { others[i] = codes[code++] * unit; });
+    }
+    const scale = view === "weights" ? 1 : total > 0 ? 1 / total : 0;
+    if (view === "shares") values[first] = 0;
+    others.forEach((weight, i) => { others[i] = Math.min(1, weight * scale); });
   }
   return values;
-}
-
-export function difference(first, second) {
-  return first.map((value, i) => value - second[i]);
 }
 
 /** [token, value] for every key of a query: where it looks. */
@@ -47,8 +38,7 @@ export function column(values, key, tokens) {
 
 /** The `most` pairs with the largest absolute values, largest first, without zeros. */
 export function strongest(pairs, most) {
-  return pairs
-    .filter(([, value]) => value !== 0)
+  return pairs.filter(([, value]) => value !== 0)
     .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))
     .slice(0, most);
 }

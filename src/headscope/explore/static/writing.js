@@ -1,0 +1,130 @@
+// The actions on the text: the model writes, a token is added or removed, an action is undone, and
+// what is shown is saved as a file.
+
+import { switchesOf, writingOf } from "./address.js";
+import { api } from "./api.js";
+import { make } from "./viewer/dom.js";
+
+const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
+const MAX_UNDO = 100;
+
+/** Needs of the page: now() returns the state, and shown() the readings {main, reference} that are shown.
+    change(part, step) changes the state and reads the text. settled() waits until the text is read, and
+    returns whether it could be read. say(error) and showWriting(on) show what happens. */
+export function createWriting({ now, shown, change, settled, say, showWriting }) {
+  let writing = null; // ends what the model writes
+  let undone = []; // states before each action
+  let queue = Promise.resolve();
+
+  /** An action that waits until the text is read, and until earlier actions have ended. It may end what
+      the model writes. */
+  function onText(action, ends = true) {
+    return (...words) => {
+      if (ends) stop();
+      queue = queue.then(async () => {
+        if (await settled()) await action(...words);
+      });
+    };
+  }
+
+  function stop() {
+    writing?.abort();
+    writing = null;
+  }
+
+  function remember() {
+    const { text, tokens, written, second, copies } = now();
+    undone = [...undone.slice(1 - MAX_UNDO), { text, tokens, written, second, copies, ...switchesOf(now()) }];
+  }
+
+  function undo() {
+    stop();
+    if (undone.length > 0) change(undone.pop());
+  }
+
+  /** Continues the text with another token after the selected one of an answer, which may be older than
+      what the model has written since. */
+  function pick(id, { ids, history: { labels }, position }) {
+    const { main } = shown();
+    const before = ids.length - labels.length + position + 1;
+    const written = Math.max(0, main.written - main.answer.ids.length + before) + 1;
+    return change({ tokens: [...ids.slice(0, before), id], written }, true);
+  }
+
+  /** Removes the last token. */
+  async function back() {
+    const { ids } = shown().main.answer;
+    if (ids.length > 1) await change({ tokens: ids.slice(0, -1), written: Math.max(0, now().written - 1) }, true);
+  }
+
+  /** Lets the model write `count` tokens. */
+  async function write(count = now().length) {
+    const mine = new AbortController();
+    writing = mine;
+    const { request, answer: { ids: prompt } } = shown().main;
+    const { written: before } = now();
+    const ids = [...prompt];
+    const grown = () => ({ tokens: [...ids], written: before + ids.length - prompt.length });
+    const asked = { ...request, ...writingOf(now()), text: null, tokens: prompt, max_new_tokens: count };
+    if (count > 1) showWriting(true);
+    let busy = null;
+    try {
+      for await (const { id } of api.write(asked, mine.signal)) {
+        if (mine.signal.aborted) break;
+        if (ids.length === prompt.length) remember();
+        ids.push(id);
+        if (busy) continue;
+        const reading = change(grown());
+        busy = reading.finally(() => { busy = null; });
+        await Promise.race([reading, new Promise((resolve) => setTimeout(resolve, SLOW))]);
+      }
+    } catch (error) {
+      say(error);
+    }
+    if (ids.length > prompt.length && !mine.signal.aborted) await change(grown());
+    if (writing === mine) writing = null;
+    showWriting(false);
+    delete document.documentElement.dataset.busy;
+  }
+
+  /** Lets both sides of a comparison write from the same text and seed. Calls `draw` with the tokens of
+      both sides, after each token. */
+  async function rewrite(signal, draw) {
+    const { main, reference } = shown();
+    const sides = [[], []];
+    const { ids, text } = main.answer;
+    await Promise.all([main, reference].map(async ({ about, request }, side) => {
+      const same = about.vocabulary === main.about.vocabulary;
+      const prompt = same ? { text: null, tokens: ids } : { text, tokens: null, skip: 0 };
+      for await (const each of api.write({ ...request, ...writingOf(now()), ...prompt }, signal)) {
+        sides[side].push(each);
+        draw(sides);
+      }
+    }));
+  }
+
+  /** Saves what is shown as a file. */
+  async function keep(format) {
+    const { main, reference } = shown();
+    if (!main) return;
+    const { request, written, answer: { position, history: { labels }, target } } = main;
+    try {
+      const response = await api.export({
+        ...request, ...writingOf(now()), format, skip: written,
+        position: position - labels.length, target: target.id, against: reference && reference.request,
+      });
+      const [, download] = /filename="([\w.]+)"/.exec(response.headers.get("Content-Disposition"));
+      const href = URL.createObjectURL(await response.blob());
+      make(null, "a", { href, download }).click();
+      URL.revokeObjectURL(href);
+    } catch (error) {
+      say(error);
+    }
+  }
+
+  return {
+    stop, remember, undo, rewrite, keep, back: onText(back), pick: onText(pick), write: onText(write, false),
+    canUndo: () => undone.length > 0,
+    isWriting: () => writing !== null,
+  };
+}

@@ -1,0 +1,70 @@
+// What the charts and maps draw on canvases: texts, lines, and the values of an axis.
+
+const MAX_SIDE = 8192; // browsers refuse larger canvases
+
+/** Clears a canvas and makes it as large as `width` x `height` CSS pixels, with a pixel for every
+    pixel of the screen. Returns its context, scaled to CSS pixels. A canvas that would be too large
+    has fewer pixels. */
+export function fit(canvas, width, height) {
+  const ratio = Math.min(devicePixelRatio, MAX_SIDE / width, MAX_SIDE / height);
+  const size = [width, height].map((side) => Math.max(1, Math.round(side * ratio)));
+  [canvas.width, canvas.height] = size; // clears the canvas
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
+}
+
+/** Writes a text at a place, which is its left end, its `align` end or its middle. A text that is wider
+    than `room` is cut with an ellipsis. */
+export function drawText(context, theme, text, x, y, look = {}) {
+  const { colour = theme.quiet, font = "11px", align = "left", baseline = "middle", room = Infinity } = look;
+  context.font = `${font} ${theme.font}`;
+  context.textAlign = align;
+  context.textBaseline = baseline;
+  context.fillStyle = colour;
+  context.fillText(shortened(context, text, room), x, y);
+}
+
+function shortened(context, text, room) {
+  const fits = (each) => room === Infinity || context.measureText(each).width <= room;
+  if (fits(text)) return text;
+  const characters = Array.from(text);
+  let kept = characters.length;
+  while (kept > 1 && !fits(`${characters.slice(0, kept).join("")}…`)) kept -= 1;
+  return `${characters.slice(0, kept).join("")}…`;
+}
+
+/** Draws a line through points, with a break where a height is null. */
+export function drawLine(context, xs, ys, colour, width = 1, dash = []) {
+  context.strokeStyle = colour;
+  context.lineWidth = width;
+  context.lineCap = "round";
+  context.setLineDash(dash);
+  context.beginPath();
+  ys.forEach((y, i) => {
+    if (y === null) return;
+    if ((ys[i - 1] ?? null) === null) context.moveTo(xs[i] - 0.01, y); // so that a single point can be seen
+    context.lineTo(xs[i], y);
+  });
+  context.stroke();
+  context.setLineDash([]);
+}
+
+/** Draws a horizontal line through an area. */
+export function drawAcross(context, area, y, colour, dash) {
+  const middle = Math.round(y) + 0.5; // of a pixel
+  drawLine(context, [area.left, area.right], [middle, middle], colour, 1, dash);
+}
+
+/** The height of a value in an area, from `low` at the bottom to `high` at the top, or null for null. */
+export const heightIn = (area, [low, high]) => (value) => (value === null ? null
+  : area.top + (high > low ? 1 - (value - low) / (high - low) : 0.5) * area.height);
+
+/** Draws a line through an area for each value of an axis, with its text at the left. */
+export function drawAxis(context, theme, area, y, values, textOf) {
+  for (const value of values) {
+    drawText(context, theme, textOf(value), area.left - 8, y(value), { align: "right" });
+    drawAcross(context, area, y(value), theme.rule);
+  }
+}
