@@ -48,11 +48,8 @@ def test_the_text_has_the_loss_of_each_token_at_the_step_of_the_cursor(opened):
     page = opened(made)
     page.leave()
     page.press(Keys.ARROW_LEFT)
-    shown = page.all(".tokens small")
-    said = ["–", "–", "0.0", "0.1", "7.3", *(f"{loss}.0" for loss in losses[4:])]
-    assert [each.text for each in shown] == said
-    described = [None, None, "loss 0.04", "loss 0.06", "loss 7.25"]
-    assert [each.get_attribute("aria-label") for each in shown[:5]] == described
+    shown = [each.text for each in page.all(".tokens small")]
+    assert shown == ["–", "–", "0.0", "0.1", "7.3", *(f"{loss}.0" for loss in losses[4:])]
 
 
 def test_the_first_token_can_be_taken_out(opened):

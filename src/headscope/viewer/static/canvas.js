@@ -2,15 +2,23 @@
 
 const MAX_SIDE = 8192; // browsers refuse larger canvases
 
+/** Gives a canvas this size in pixels, and clears it. Returns its context. */
+export function sized(canvas, width, height) {
+  // Setting a size takes new memory, also for the same size.
+  if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
+  const context = canvas.getContext("2d");
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
+}
+
 /** Clears a canvas and makes it as large as `width` x `height` CSS pixels, with a pixel for every
     pixel of the screen. Returns its context, scaled to CSS pixels. A canvas that would be too large
     has fewer pixels. */
 export function fit(canvas, width, height) {
   const ratio = Math.min(devicePixelRatio, MAX_SIDE / width, MAX_SIDE / height);
-  const size = [width, height].map((side) => Math.max(1, Math.round(side * ratio)));
-  [canvas.width, canvas.height] = size; // clears the canvas
+  const context = sized(canvas, ...[width, height].map((side) => Math.max(1, Math.round(side * ratio))));
   canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
   return context;
 }

@@ -95,7 +95,6 @@ export const TEXT = {
   share: " share of all attention that goes to the token  ",
   point: "Point at a token; click to keep it.",
   clear: "Esc clears the selection.",
-  loss: (loss) => `loss ${loss}`,
 };
 
 export const STATUS = {

@@ -2,6 +2,7 @@
 // runs are compared, the large map shows the difference, and two small maps show both sides.
 
 import { labelAxis, labelPointed } from "./axes.js";
+import { sized } from "./canvas.js";
 import { card, make, write } from "./dom.js";
 import { picture } from "./picture.js";
 import { WEIGHTS } from "./scales.js";
@@ -44,8 +45,7 @@ export function createMap(parent, actions) {
   function draw() {
     canvases.forEach((canvas, number) => {
       const side = sideOf(canvas);
-      canvas.width = canvas.height = side; // clears the canvas
-      const context = canvas.getContext("2d");
+      const context = sized(canvas, side, side);
       if (!pictures[number]) return;
       context.imageSmoothingEnabled = false;
       context.drawImage(pictures[number], 0, 0, side, side);
@@ -130,8 +130,11 @@ function createScale(parent) {
   const bar = make(box, "div", { class: "gradient" });
   const ticks = make(box, "div", { class: "ticks" });
   const caption = make(box, "p", { class: "quiet" });
+  let shown = null;
   return (scale, text) => {
     write(caption, text);
+    if (scale === shown) return;
+    shown = scale;
     bar.style.background = scale.gradient;
     ticks.replaceChildren();
     for (const [label, place] of scale.ticks) make(ticks, "span", {}, label).style.left = `${100 * place}%`;

@@ -1,5 +1,7 @@
 // Draws triangles of weights and thumbnails as pictures with one pixel per cell.
 
+import { sized } from "./canvas.js";
+
 /** A canvas that shows a triangle of `tokens` with a colour scale. With more tokens than `side`, a
     pixel shows the value with the largest absolute value that it covers. Cells of the future stay
     transparent. */
@@ -25,8 +27,7 @@ export function picture(values, tokens, side, scale) {
 /** Draws `width` x `height` values on a canvas. `value(x, y)` is null for a cell that stays
     transparent. */
 export function paint(canvas, width, height, value, scale) {
-  [canvas.width, canvas.height] = [width, height];
-  const context = canvas.getContext("2d");
+  const context = sized(canvas, width, height);
   const image = context.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
   for (let y = 0, at = 0; y < height; y++) {

@@ -1,6 +1,6 @@
 // The text, coloured by weights: in one colour where the token looks, in another one who looks at it.
 
-import { card, make, set, write } from "./dom.js";
+import { card, make, write } from "./dom.js";
 import { shadesOf } from "./shades.js";
 import { TEXT as TEXTS } from "./texts.js";
 
@@ -24,7 +24,7 @@ export function createText(parent, actions) {
     tokens = labels.map((label, number) => {
       if (number < same) return tokens[number];
       const token = make(box, "span", { role: "button", dir: "auto", tabindex: -1, "data-token": number }, label);
-      make(token, "small");
+      make(token, "small", {}, "–");
       ends[number] = label.endsWith("⏎") ? make(box, "br") : token;
       return token;
     });
@@ -62,11 +62,7 @@ export function createText(parent, actions) {
   return {
     show(model) {
       if (model.labels !== labels) build(model);
-      model.losses.forEach((loss, number) => {
-        const small = tokens[number].querySelector("small");
-        write(small, loss?.toFixed(1) ?? "–");
-        set(small, { "aria-label": loss === null ? undefined : TEXTS.loss(loss.toFixed(2)) });
-      });
+      model.losses.forEach((loss, number) => write(tokens[number].querySelector("small"), loss?.toFixed(1) ?? "–"));
     },
 
     point(pointed, model) {
