@@ -258,7 +258,7 @@ def predict(
     if layers is None:
         layers = range(len(pushed)) if pushed.numel() * model.vocab_size <= MAX_PRODUCTS else ()
     most = {}
-    many = pushed[0].numel() > ROWS * pushed.size(-1)
+    many = len(layers) * pushed[0, ..., 0].numel() > ROWS
     rounded = weight.bfloat16() if many and multiplies_bf16_fast(model.device) else weight
     for layer in layers:
         shape = pushed.shape[1:3]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
+import torch
 from lightning.pytorch import Trainer
 
 from headscope.analysis.activations import Activations, predict
@@ -132,8 +133,10 @@ class AttentionLog(StepCallback):
             return
         reading = Activations(model, self.probe.tokens, self.tokenizer, step=step)
         if with_snapshot:
-            header = {**reading.header(), **statistics.header(), "text_tokens": self.probe.whole}
             predictions = predict(reading, reading.targets())
+            following = torch.from_numpy(predictions.target_probabilities[-1, :-1]).to(model.device)
+            reading.known_losses = -following.log()  # so that they are not computed again
+            header = {**reading.header(), **statistics.header(), "text_tokens": self.probe.whole}
             label_of = self.vocabulary.__getitem__
             blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
             size = sum(map(len, blobs))
