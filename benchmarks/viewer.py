@@ -15,7 +15,7 @@ from benchmarks import runner
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
 from benchmarks.runner import Figures, Request, Result
 from headscope.tensorboard.snapshot_events import event_file
-from headscope.viewer.snapshot import json_numbers, snapshot
+from headscope.viewer.snapshot import snapshot
 
 OPEN, NEXT_STEP = "headscope: open the tab", "headscope: next step"
 
@@ -85,12 +85,12 @@ def write_run(folder: Path, shape: list[int], steps: int) -> None:
     for step in range(steps):
         weights = random.random((layers, heads, tokens, tokens), dtype=np.float32) ** 8
         weights = np.tril(weights) + 1e-3 * np.eye(tokens, dtype=np.float32)  # (L, H, T, T)
-        scores = json_numbers(random.random(layers * heads))
+        scores = random.random(layers * heads).round(5).tolist()
         header = {
             "step": step,
             "labels": [f"·word{number}" for number in range(tokens)],
             "text_tokens": tokens,
-            "losses": json_numbers(random.random(tokens - 1)),
+            "losses": random.random(tokens - 1).round(5).tolist(),
             "switched": [],
             "measured_tokens": tokens,
             "measured_on": "random weights",
