@@ -2,7 +2,7 @@
 
 import { fit } from "./canvas.js";
 import { card, make, own, set, write } from "./dom.js";
-import { NO_NAME, background, nameOf, scoreText, shortName, titleOf } from "./names.js";
+import { NO_NAME, background, scoreText, shortName, titleOf } from "./names.js";
 import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
@@ -80,8 +80,9 @@ export function createGrid(parent, actions) {
     const shortened = new Set();
     cells.forEach(({ button, name, score, change }, number) => {
       const written = step.names[number];
-      const text = narrow ? shortName(written) : written === NO_NAME ? "" : nameOf(step, number);
-      if (narrow && text && text !== written) shortened.add(`${text} = ${written}`);
+      const short = narrow ? shortName(written) : written;
+      const text = written === NO_NAME ? "" : short + (step.uncertain[number] ? "?" : "");
+      if (text && short !== written) shortened.add(`${short} = ${written}`);
       const without = typeof changes?.[number] === "number" ? differenceText(changes[number]) : "";
       const plain = titleOf(step, number, heads);
       const title = without ? TEXTS.withoutIt(plain, without) : plain;
