@@ -235,10 +235,10 @@ def predict(
     def likely(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         if model.logit_cap is not None:
             logits.div_(model.logit_cap).tanh_().mul_(model.logit_cap)
-        log_sum = logits.logsumexp(dim=-1, keepdim=True)
-        check_finite(log_sum)
         values, tokens = logits.topk(count)
-        of_target = logits.gather(-1, targets[:, None])
+        of_target, largest = logits.gather(-1, targets[:, None]), values[:, :1]
+        log_sum = logits.sub_(largest).exp_().sum(dim=-1, keepdim=True).log() + largest
+        check_finite(log_sum)
         return tokens, (values - log_sum).exp(), (of_target - log_sum).exp()
 
     def raised(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, ...]:

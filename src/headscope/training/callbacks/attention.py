@@ -17,6 +17,7 @@ from headscope.data.store import TokenStore
 from headscope.data.windows import first_passage
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.capture import evaluating
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.steps import (
     StepCallback,
@@ -57,7 +58,7 @@ class AttentionLog(StepCallback):
         self,
         *,
         text: str | None = None,
-        steps: Annotated[int, 0, MAX_STEPS // 2] = 40,  # steps with changed names are added
+        steps: Annotated[int, 0, MAX_STEPS // 2] = 32,  # steps with changed names are added
         images: Count = 8,
         step_megabytes: NonNegative = 4.0,
         run_megabytes: NonNegative = 200.0,
@@ -109,6 +110,10 @@ class AttentionLog(StepCallback):
     def vocabulary(self) -> list[str]:
         return self.tokenizer.vocabulary_labels()
 
+    @cached_property
+    def labels(self) -> list[str]:
+        return self.tokenizer.labels(self.probe.tokens)
+
     def due(self, step: int) -> bool:
         return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))
 
@@ -122,7 +127,8 @@ class AttentionLog(StepCallback):
 
     def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
         if writers := tensorboard_writers(trainer):
-            self.log_attention(pl_module.model, trainer.global_step, writers)
+            with evaluating(pl_module.model):  # once for all parts
+                self.log_attention(pl_module.model, trainer.global_step, writers)
 
     def log_attention(self, model: GPT, step: int, writers: list[Any]) -> None:
         """Logs what is planned after `step`, or a snapshot if a name has changed."""
@@ -132,10 +138,11 @@ class AttentionLog(StepCallback):
         if not with_snapshot and step not in self.image_steps:
             return
         reading = Activations(model, self.probe.tokens, self.tokenizer, step=step)
+        reading.labels = self.labels  # so that they are not computed again
         if with_snapshot:
             predictions = predict(reading, reading.targets())
             following = torch.from_numpy(predictions.target_probabilities[-1, :-1]).to(model.device)
-            reading.known_losses = -following.log()  # so that they are not computed again
+            reading.known_losses = -following.log()
             header = {**reading.header(), **statistics.header(), "text_tokens": self.probe.whole}
             label_of = self.vocabulary.__getitem__
             blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
