@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from benchmarks.three_seeds import SEEDS, Row, accuracy, main
-from headscope.data.tasks import SYMBOLS
+from headscope.data.generated import SYMBOLS
 from headscope.trained import TrainedModel
 
 POWER = 0.9

@@ -83,9 +83,8 @@ def print_rows(runs: list[list[Row]], *, only_last: bool, digits: int) -> None:
 def accuracy(loaded: TrainedModel, split: str) -> float:
     """The share of the texts of a split whose last token is the most likely one."""
     tokenizer = loaded.tokenizer
-    texts = [
-        text for each, text in build_part(loaded.config.data, "data").examples() if each == split
-    ]
+    documents = build_part(loaded.config.data, "data").documents()
+    texts = ["".join(each.pieces) for each in documents if each.split == split]
     tokens = torch.tensor(
         [[tokenizer.end_of_text, *tokenizer.encode(text).tolist()] for text in texts]
     )

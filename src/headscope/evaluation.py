@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from headscope.data.corpus import Corpus
-from headscope.data.encode import answers_of, encode_validation, text_per_token_byte
+from headscope.data.encode import EncodedCorpus, answers_of
 from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import ValidationWindows
 from headscope.errors import UserError
@@ -42,11 +42,11 @@ class ValidationText:
 
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     """The validation split of `corpus`, encoded by `tokenizer`."""
-    tokens, text_bytes = encode_validation(corpus, tokenizer)
-    byte_lengths = tokenizer.byte_lengths()
-    ratio = text_per_token_byte(text_bytes, tokens, byte_lengths)
+    encoded = EncodedCorpus(corpus, tokenizer, ("validation",))
+    tokens = np.concatenate([part for _, part in encoded.parts()])
+    ratio = encoded.counts["validation"].text_per_token_byte
     answers = answers_of(corpus, tokenizer)
-    return ValidationText(tokens, byte_lengths, corpus.probe_text, ratio, answers)
+    return ValidationText(tokens, tokenizer.byte_lengths(), corpus.probe_text, ratio, answers)
 
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}

@@ -21,7 +21,8 @@ from headscope.data.bpe import distinct, few_words, sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
 from headscope.data.store import LOCK, open_store, prepare_store
-from headscope.data.tokenizer import CharTokenizer, stored
+from headscope.data.tokenizer import CharTokenizer
+from headscope.data.tokenizer_state import stored
 from headscope.evaluation import evaluate, validation_text
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))

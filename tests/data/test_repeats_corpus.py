@@ -6,7 +6,7 @@ import pytest
 from corpora import texts
 from refusals import refused
 
-from headscope.data.repeats import CHARACTERS, Repeats
+from headscope.data.generated import CHARACTERS, Repeats
 
 SETTINGS = {"alphabet": 64, "min_length": 8, "max_length": 24, "min_copies": 2, "max_copies": 3}
 SETTINGS |= {"characters": 20_000, "seed": 1}

@@ -16,7 +16,7 @@ import headscope
 from headscope.analysis.report.inputs import measure_ablation
 from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches
-from headscope.data.tasks import SYMBOLS, Modular, Names
+from headscope.data.generated import SYMBOLS, Modular, Names
 from headscope.data.windows import spread_windows
 from headscope.evaluation import evaluate, evaluate_lengths, validation_text
 from headscope.explore.answers import Explorer

@@ -22,7 +22,8 @@ from refusals import refused
 from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import split_long_runs
 from headscope.data.built_in import Sotu
-from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, tokenizer_from_state
+from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
 
 AWKWARD = [END_OF_TEXT, "<|", " don't", "\r\n", "\x00", "e\u0301", "中文", "🦜", "\u2028", "   "]

@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 from headscope.checkpoint.building import build_model_for
 from headscope.checkpoint.file import Stored
 from headscope.config.parts import Part, build_part
-from headscope.data.tokenizer import Tokenizer, is_own, tokenizer_from_state
+from headscope.data.tokenizer import Tokenizer
+from headscope.data.tokenizer_state import is_own, tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
 

@@ -20,9 +20,6 @@ from headscope.nn.loss import Answers
 BATCH = 2**20
 """Number of bytes of text that a thread encodes at a time."""
 
-CHUNK = 2**24
-"""Number of tokens that are checked or counted at a time, to limit memory use."""
-
 
 @dataclass
 class TextBatch:
@@ -41,94 +38,94 @@ progress."""
 
 @dataclass
 class Count:
-    """What one split has: at most `limit` tokens, the bytes of their text, and how often it has
-    each document, by its digest, also if it was left out."""
+    """What one split has: at most `limit` tokens, the bytes of their text, the bytes of the tokens
+    themselves, and how often it has each document, by its digest, also if it was left out."""
 
     limit: float
     tokens: int = 0
     text_bytes: int = 0
+    token_bytes: int = 0
     digests: Counter[bytes] = field(default_factory=Counter)
+
+    @property
+    def text_per_token_byte(self) -> float:
+        """The bytes of the text per byte of its tokens: 1 unless the tokenizer loses text. If the
+        tokens have no bytes, 1."""
+        return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
 
     def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
         """Counts the tokens of a text of `text_bytes`, as far as the limit allows, and returns
         them. If only a part is taken and the tokenizer loses text, the number of bytes of this part
         is an estimate. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
         taken = tokens[: int(min(len(tokens), self.limit - self.tokens))]
+        token_bytes = int(byte_lengths[taken].sum())
         if len(taken) < len(tokens):
-            kept, total = (int(byte_lengths[part].sum()) for part in (taken, tokens))
-            text_bytes = text_bytes * kept // max(1, total)
+            text_bytes = text_bytes * token_bytes // max(1, int(byte_lengths[tokens].sum()))
         self.tokens += len(taken)
         self.text_bytes += text_bytes
+        self.token_bytes += token_bytes
         return taken
 
 
-def new_counts(corpus: Corpus) -> dict[Split, Count]:
-    """Counts of nothing. If the number of tokens is limited, the validation split gets at most a
-    ninth of the tokens of the training split."""
-    limit = corpus.max_tokens
-    limits = (math.inf, math.inf) if limit is None else (limit, max(2, limit // (HOLD_OUT - 1)))
-    return {split: Count(limit) for split, limit in zip(SPLITS, limits, strict=True)}
+class EncodedCorpus:
+    """The given splits of a corpus as tokens, and `counts` of what each split has. If the number of
+    tokens is limited, the validation split gets at most a ninth of the tokens of the training
+    split."""
 
+    def __init__(
+        self, corpus: Corpus, tokenizer: Tokenizer, splits: tuple[Split, ...] = SPLITS
+    ) -> None:
+        self.corpus, self.tokenizer, self.splits = corpus, tokenizer, splits
+        limit, ninth = math.inf, math.inf
+        if corpus.max_tokens is not None:
+            limit, ninth = corpus.max_tokens, max(2, corpus.max_tokens // (HOLD_OUT - 1))
+        self.counts: dict[Split, Count] = {"train": Count(limit), "validation": Count(ninth)}
 
-def encode_corpus(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    counts: dict[Split, Count],
-    *,
-    splits: tuple[Split, ...] = SPLITS,
-    track: Track | None = None,
-) -> Generator[tuple[Split, np.ndarray], None, None]:
-    """Yields the tokens of the given splits in parts (n,), in the order of the text, each with its
-    split, and keeps `counts` up to date. Raises UserError if the text cannot be read."""
-    byte_lengths = tokenizer.byte_lengths()
-    own = OwnTokenizer(tokenizer)
-    batches = read_batches(corpus, counts, splits)
-    if track:
-        batches = track(batches, corpus.size())
-    with closing(batches), ThreadPoolExecutor(process_cores()) as pool:
-        for batch, tokens in encode_batches(pool, own, batches, ahead=2 * process_cores()):
-            yield batch.split, counts[batch.split].take(tokens, batch.size, byte_lengths)
+    def parts(self, track: Track | None = None) -> Generator[tuple[Split, np.ndarray], None, None]:
+        """Yields the tokens in parts (n,), in the order of the text, each with its split, and
+        counts them. Raises UserError if the text cannot be read."""
+        byte_lengths = self.tokenizer.byte_lengths()
+        own = OwnTokenizer(self.tokenizer)
+        batches = self._batches()
+        if track:
+            batches = track(batches, self.corpus.size())
+        with closing(batches), ThreadPoolExecutor(process_cores()) as pool:
+            for batch, tokens in encode_batches(pool, own, batches, ahead=2 * process_cores()):
+                yield batch.split, self.counts[batch.split].take(tokens, batch.size, byte_lengths)
 
+    def in_both_splits(self) -> int:
+        """The number of validation documents that are also in the training split."""
+        train, validation = (self.counts[split].digests for split in SPLITS)
+        return sum(count for digest, count in validation.items() if digest in train)
 
-def encode_validation(corpus: Corpus, tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
-    """The tokens of the validation split, as a token store has them, and the number of bytes of
-    their text."""
-    counts = new_counts(corpus)
-    encoded = encode_corpus(corpus, tokenizer, counts, splits=("validation",))
-    parts = [tokens for _, tokens in encoded]
-    return np.concatenate(parts), counts["validation"].text_bytes
+    def _wants(self, split: Split) -> bool:
+        return split in self.splits and self.counts[split].tokens < self.counts[split].limit
 
-
-def read_batches(
-    corpus: Corpus, counts: dict[Split, Count], splits: tuple[Split, ...]
-) -> Generator[TextBatch, None, None]:
-    """Reads the given splits of a corpus in batches, until `counts` have all tokens that they may.
-    Documents are compared by their digests, in `counts`."""
-    batches = {split: TextBatch(split) for split in splits}
-    compares = corpus.deduplicate or splits == SPLITS
-    for document in corpus.documents(
-        lambda split: split in splits and counts[split].tokens < counts[split].limit
-    ):
-        split = document.split
-        if compares and document.digest:
-            digest = document.digest()
-            is_new = not any(digest in count.digests for count in counts.values())
-            counts[split].digests[digest] += 1
-            if corpus.deduplicate and not is_new:
+    def _batches(self) -> Generator[TextBatch, None, None]:
+        """Reads the text in batches, until all tokens are counted that may be."""
+        batches = {split: TextBatch(split) for split in self.splits}
+        compares = self.corpus.deduplicate or self.splits == SPLITS
+        for document in self.corpus.documents(self._wants):
+            split = document.split
+            if compares and document.digest:
+                digest = document.digest()
+                is_new = not any(digest in count.digests for count in self.counts.values())
+                self.counts[split].digests[digest] += 1
+                if self.corpus.deduplicate and not is_new:
+                    continue
+            if split not in batches:
                 continue
-        if split not in splits:
-            continue
-        begins = True
-        for piece in document.pieces:
-            batches[split].pieces.append((begins, piece))
-            batches[split].size += len(piece) if piece.isascii() else len(piece.encode())
-            begins = False
-            if batches[split].size >= BATCH:
-                yield batches[split]
-                batches[split] = TextBatch(split)
-        if begins:  # a document without text
-            batches[split].pieces.append((True, ""))
-    yield from batches.values()
+            begins = True
+            for piece in document.pieces:
+                batches[split].pieces.append((begins, piece))
+                batches[split].size += len(piece) if piece.isascii() else len(piece.encode())
+                begins = False
+                if batches[split].size >= BATCH:
+                    yield batches[split]
+                    batches[split] = TextBatch(split)
+            if begins:  # a document without text
+                batches[split].pieces.append((True, ""))
+        yield from batches.values()
 
 
 class OwnTokenizer(threading.local):
@@ -184,11 +181,3 @@ def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
             "an end-of-text token: choose tokenizer=char"
         )
     return Answers(after=tokens[0], begin=tokenizer.end_of_text)
-
-
-def text_per_token_byte(text_bytes: int, tokens: np.ndarray, byte_lengths: np.ndarray) -> float:
-    """The bytes of a text per byte of its tokens: 1 unless the tokenizer loses text. If the tokens
-    have no bytes, 1. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
-    starts = range(0, len(tokens), CHUNK)
-    token_bytes = sum(int(byte_lengths[tokens[start : start + CHUNK]].sum()) for start in starts)
-    return text_bytes / token_bytes if token_bytes else 1.0

@@ -1,16 +1,16 @@
 """The token store: an encoded corpus on disk, whose tokens are memory-mapped.
 
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
-(uint16, or uint32 for a large vocabulary). `tokenizer.json` contains the tokenizer. `store.json`
-contains a fingerprint of the text and the options of the tokenizer, the type of the tokens, the
-numbers of documents, tokens and bytes of text, and checksums of the tokenizer and the tokens.
+(uint16, or uint32 for a large vocabulary). `store.json` contains the tokenizer, a fingerprint of
+the text and the options of the tokenizer, and the bytes of text per byte of the validation tokens.
+`checksums.json` contains the CRC-32 of the other files.
 
 A store is first written to a temporary folder `.preparing-<name>`, which is renamed when the store
 is complete. One process prepares at a time, and the others wait. If it is killed, the next process
 that prepares a store removes its temporary folder.
 
-Opening a store verifies all checksums. Then the file `verified.json` says when the files were
-changed last, so that they are verified again only after a change.
+Opening a store verifies all checksums. Then `checksums.json` says when the files were changed last,
+so that they are verified again only after a change.
 """
 
 import hashlib
@@ -24,19 +24,19 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from headscope.data import encode
 from headscope.data.corpus import SPLITS, Corpus
-from headscope.data.tokenizer import Tokenizer, tokenizer_from_state
+from headscope.data.encode import EncodedCorpus, Track, token_dtype
+from headscope.data.tokenizer import Tokenizer
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
-from headscope.files import parse_json, read_json, replacing, write_atomically
+from headscope.files import parse_json, replacing, write_atomically
 
-FORMAT = 3
-DESCRIPTION, TOKENIZER, VERIFIED = "store.json", "tokenizer.json", "verified.json"
+FORMAT = 4
+DESCRIPTION, CHECKSUMS = "store.json", "checksums.json"
 TOKENS = {split: f"{split}.bin" for split in SPLITS}
 PREPARING, LOCK = ".preparing-", ".preparing.lock"
 
@@ -68,7 +68,7 @@ def prepare_store(
     make_tokenizer: Callable[[Iterable[str]], Tokenizer],
     *,
     root: str | Path = "data",
-    track: encode.Track | None = None,
+    track: Track | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> TokenStore:
     """Opens the store of this corpus and tokenizer in the folder `root`. Creates the store if it
@@ -94,18 +94,12 @@ def prepare_store(
         with _temporary_folder(folder, say) as scratch:
             if not folder.exists():  # another process may have created it meanwhile
                 tokenizer = make_tokenizer(training_texts(corpus))
-                in_both = write_store(scratch, corpus, tokenizer, fingerprint, track)
+                encoded = EncodedCorpus(corpus, tokenizer)
+                write_store(scratch, encoded, fingerprint, track)
                 if corpus.fingerprint() != of_corpus:
                     raise UserError(f"data={corpus.name} changed while it was read: try again")
-                if lost := {source: each for source, each in corpus.left_out.items() if each[0]}:
-                    count, rows = map(sum, zip(*lost.values(), strict=True))
-                    say(f"left out: {count:,} of {rows:,} rows without a value, as in {min(lost)}")
-                if in_both and not corpus.deduplicate:
-                    say(
-                        f"validation documents that are also in the training split: {in_both:,}; "
-                        "this makes the validation loss too low: data.deduplicate=true keeps only "
-                        "the first of equal documents"
-                    )
+                for line in notes(encoded):
+                    say(line)
                 scratch.rename(folder)
     own = next((each for each in (make.func, *make.args) if isinstance(each, type)), None)
     return open_store(folder, fingerprint=fingerprint, own=own)
@@ -150,36 +144,44 @@ def training_texts(corpus: Corpus) -> Iterator[str]:
 
 
 def write_store(
-    folder: Path, corpus: Corpus, tokenizer: Tokenizer, fingerprint: str, track: encode.Track | None
-) -> int:
-    """Encodes a corpus into the files of a store. Returns the number of validation documents that
-    are also in the training split.
+    folder: Path, encoded: EncodedCorpus, fingerprint: str, track: Track | None
+) -> None:
+    """Encodes a corpus into the files of a store.
 
     Raises UserError if the text cannot be read, if a split has no text, or if the tokens cannot be
     written.
     """
-    counts = encode.new_counts(corpus)
-    checksums = dict.fromkeys(SPLITS, 0)
     with ExitStack() as stack:
         files = {
             split: stack.enter_context(replacing(folder / name)) for split, name in TOKENS.items()
         }
-        encoded = encode.encode_corpus(corpus, tokenizer, counts, track=track)
-        for split, tokens in stack.enter_context(closing(encoded)):
+        for split, tokens in stack.enter_context(closing(encoded.parts(track))):
             files[split].write(tokens.data)
-            checksums[split] = zlib.crc32(tokens.data, checksums[split])
-    description = _described(tokenizer) | {"fingerprint": fingerprint}
-    for split, count in counts.items():
+    for split, count in encoded.counts.items():
         if not count.tokens:
-            raise UserError(f"data={corpus.name} has no text for the {split} split")
-        description[f"{split}_tokens"] = count.tokens
-        description[f"{split}_bytes"] = count.text_bytes
-        description[f"{split}_crc32"] = checksums[split]
-    state = json.dumps(tokenizer.state(), indent=1, ensure_ascii=False)
-    write_atomically(folder / TOKENIZER, state)
-    write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1))
-    train, validation = (counts[split].digests for split in SPLITS)
-    return sum(count for digest, count in validation.items() if digest in train)
+            raise UserError(f"data={encoded.corpus.name} has no text for the {split} split")
+    description = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "text_per_token_byte": encoded.counts["validation"].text_per_token_byte,
+        "tokenizer": encoded.tokenizer.state(),
+    }
+    write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False))
+    write_atomically(folder / CHECKSUMS, json.dumps({"crc32": _checksums(folder)}))
+
+
+def notes(encoded: EncodedCorpus) -> Iterator[str]:
+    """What the user should know about a corpus that has been encoded."""
+    corpus = encoded.corpus
+    if lost := {source: each for source, each in corpus.left_out.items() if each[0]}:
+        count, rows = map(sum, zip(*lost.values(), strict=True))
+        yield f"left out: {count:,} of {rows:,} rows without a value, as in {min(lost)}"
+    if not corpus.deduplicate and (in_both := encoded.in_both_splits()):
+        yield (
+            f"validation documents that are also in the training split: {in_both:,}; this makes "
+            "the validation loss too low: data.deduplicate=true keeps only the first of equal "
+            "documents"
+        )
 
 
 def open_store(
@@ -188,74 +190,51 @@ def open_store(
     """Opens the store in `folder`. If a `fingerprint` is given, the store must have it. `own` is
     the class of its tokenizer, if it is not headscope's.
 
-    Raises UserError if the store is incomplete, or if its files do not match store.json.
+    Raises UserError if the store is incomplete, or if its files do not match the checksums.
     """
     try:
-        for name in (DESCRIPTION, TOKENIZER, *TOKENS.values()):
-            # A symbolic link is not allowed either, because it could point to any file.
-            if not stat.S_ISREG((folder / name).lstat().st_mode):
-                raise ValueError(f"{name} is not a regular file")
-        description = parse_json(folder / DESCRIPTION)
-        if not isinstance(description, dict):
-            raise ValueError(f"{DESCRIPTION} is not a JSON object")
-        tokenizer = tokenizer_from_state(parse_json(folder / TOKENIZER), own)
-        expected = _described(tokenizer) | ({"fingerprint": fingerprint} if fingerprint else {})
-        for key, value in expected.items():
-            found = description.get(key)
-            if type(found) is not type(value) or found != value:
-                raise ValueError(f"{DESCRIPTION} says {key}={str(found)[:80]!r}, not {value!r}")
+        stamps, checksums = _stamps(folder), parse_json(folder / CHECKSUMS)
+        verified = isinstance(checksums, dict) and checksums.pop("verified", None) == stamps
+        if not verified and checksums != {"crc32": _checksums(folder)}:
+            raise ValueError(f"the checksums in {CHECKSUMS} differ")
+        match parse_json(folder / DESCRIPTION):
+            case {
+                "format": version,
+                "fingerprint": str(found),
+                "text_per_token_byte": float(ratio),
+                "tokenizer": dict(state),
+            } if version == FORMAT and fingerprint in (None, found) and 0 <= ratio < math.inf:
+                tokenizer = tokenizer_from_state(state, own)
+            case _:
+                raise ValueError(f"{DESCRIPTION} does not describe it")
+        dtype = token_dtype(tokenizer.vocab_size)
         tokens = {
-            split: _map_tokens(folder / name, expected["dtype"], description.get(f"{split}_tokens"))
-            for split, name in TOKENS.items()
+            split: np.memmap(folder / name, dtype, mode="r") for split, name in TOKENS.items()
         }
-        if read_json(folder / VERIFIED) != (stamps := _stamps(folder)):
-            for split, array in tokens.items():
-                _check_tokens(array, description.get(f"{split}_crc32"), tokenizer.vocab_size)
+        if not verified:
+            if max(each.max() for each in tokens.values()) >= tokenizer.vocab_size:
+                raise ValueError("a token is not in the vocabulary")
             with suppress(UserError):  # the folder may be read-only
-                write_atomically(folder / VERIFIED, json.dumps(stamps))
-        text_bytes = description.get("validation_bytes")
-        if type(text_bytes) is not int or not 0 <= text_bytes < 2**53:
-            raise ValueError(f"{DESCRIPTION} says validation_bytes={str(text_bytes)[:80]}")
+                write_atomically(folder / CHECKSUMS, json.dumps(checksums | {"verified": stamps}))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
-    ratio = encode.text_per_token_byte(text_bytes, tokens["validation"], tokenizer.byte_lengths())
     return TokenStore(folder=folder, tokenizer=tokenizer, text_per_token_byte=ratio, **tokens)
 
 
-def _described(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The entries of store.json that the tokenizer determines."""
-    state = json.dumps(tokenizer.state(), sort_keys=True)
-    return {
-        "format": FORMAT,
-        "vocab_size": tokenizer.vocab_size,
-        "dtype": np.dtype(encode.token_dtype(tokenizer.vocab_size)).name,
-        "tokenizer_sha256": hashlib.sha256(state.encode()).hexdigest(),
-    }
+def _checksums(folder: Path) -> dict[str, int]:
+    """The CRC-32 of each file, except that of the checksums. Raises ValueError if one is empty."""
+    names = (DESCRIPTION, *TOKENS.values())
+    return {name: zlib.crc32(np.memmap(folder / name, mode="r").data) for name in names}
 
 
-def _map_tokens(file: Path, dtype: str, count: Any) -> np.ndarray:
-    """Memory-maps a file of `count` tokens. Raises ValueError if the file has another size."""
-    size = file.stat().st_size
-    if type(count) is not int or count < 1 or size != count * np.dtype(dtype).itemsize:
-        raise ValueError(f"{file.name} has {size:,} bytes, not {str(count)[:80]} tokens")
-    return np.memmap(file, dtype=dtype, mode="r")
-
-
-def _check_tokens(tokens: np.ndarray, checksum: Any, vocab_size: int) -> None:
-    """Raises ValueError unless the tokens have this CRC-32 and are in the vocabulary."""
-    found = 0
-    for start in range(0, len(tokens), encode.CHUNK):
-        chunk = tokens[start : start + encode.CHUNK]
-        if chunk.max() >= vocab_size:
-            raise ValueError("a token is not in the vocabulary")
-        found = zlib.crc32(chunk.data, found)
-    if type(checksum) is not int or found != checksum:
-        raise ValueError("the checksum of the tokens differs")
-
-
-def _stamps(folder: Path) -> list[list[int]]:
-    """Numbers that differ after any change of a file of tokens, or of the description: the kernel
-    sets the time of the last change itself, so a program cannot restore it."""
-    stats = [(folder / name).stat() for name in (*TOKENS.values(), DESCRIPTION)]
-    return [[each.st_dev, each.st_ino, each.st_size, each.st_ctime_ns] for each in stats]
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    """Numbers that differ after any change of a file: the kernel sets the time of the last change
+    itself, so a program cannot restore it. Raises ValueError if a file is not a regular file."""
+    stamps = {}
+    for name in (DESCRIPTION, *TOKENS.values()):
+        file = (folder / name).lstat()
+        if not stat.S_ISREG(file.st_mode):  # a symbolic link could point to any file
+            raise ValueError(f"{name} is not a regular file")
+        stamps[name] = [file.st_dev, file.st_ino, file.st_size, file.st_ctime_ns]
+    return stamps

@@ -1,5 +1,5 @@
-"""Tokenizers convert text to tokens and back: their interface, the makers that conf/tokenizer
-names, and how a tokenizer is created from its saved state.
+"""Tokenizers convert text to tokens and back: their interface, and the makers that conf/tokenizer
+names.
 
 Most tokenizers use a `tiktoken.Encoding`. The others are `CharTokenizer`, and `TokenizersTokenizer`
 for the tokenizers of imported models that tiktoken cannot express.
@@ -15,9 +15,9 @@ import numpy as np
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str
 
-from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
+from headscope.data.bpe import train_bpe
 from headscope.data.labels import token_labels
-from headscope.data.ranks import are_ranks, gpt2_ranks, ranks_from_text, ranks_to_text
+from headscope.data.ranks import gpt2_ranks, ranks_to_text
 from headscope.errors import UserError
 from headscope.nn.checks import token_ids
 
@@ -167,12 +167,6 @@ def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
     return TiktokenTokenizer("gpt2", gpt2_ranks(path))
 
 
-def stored(own: type | None, texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that is stored in a checkpoint (see `tokenizer_from_state`). Does not read
-    `texts`."""
-    return tokenizer_from_state(state, own)
-
-
 class TiktokenTokenizer(Tokenizer):
     """A tokenizer that uses a `tiktoken.Encoding` with these `ranks`, and the end-of-text token as
     its only special token. It splits text as the tokenizer `name` in `PATTERNS`."""
@@ -273,68 +267,3 @@ class CharTokenizer(Tokenizer):
 def code_points(text: str) -> np.ndarray:
     """The Unicode code point of each character, uint32 (n,)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-
-
-def is_own(state: dict[str, Any]) -> bool:
-    """Whether `state` is that of a tokenizer that is not headscope's."""
-    return state.get("kind") == "own"
-
-
-def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Tokenizer:
-    """Creates the tokenizer whose method `state` returned `state`. `own` is its class, if it is not
-    headscope's. Raises UserError if `state` is not valid."""
-    made: Tokenizer | None = None
-    match state:
-        case {"kind": "char", "alphabet": str(alphabet)}:
-            special_tokens = state.get("special_tokens", True)
-            surrogates = any("\ud800" <= char <= "\udfff" for char in alphabet)
-            distinct = len(set(alphabet)) == len(alphabet) and not surrogates
-            if distinct and type(special_tokens) is bool and (alphabet or special_tokens):
-                made = CharTokenizer(alphabet, special_tokens=special_tokens)
-        case {
-            "kind": "tiktoken",
-            "name": str(name),
-            "pattern": str(pattern),
-            "ranks": str(text),
-            "end_of_text": int(end_of_text),
-        }:
-            ranks = ranks_from_text(text)
-            known = PATTERNS.get(name) == pattern
-            if known and are_ranks(ranks) and end_of_text == len(ranks):
-                made = TiktokenTokenizer(name, ranks)
-        case {"kind": "tokenizers", "json": str(text)}:
-            # Few models need the library `tokenizers`, so it is imported only here.
-            from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
-
-            made = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
-        case {"kind": "own", "attributes": dict(attributes)} if own and issubclass(own, Tokenizer):
-            made = own.__new__(own)
-            vars(made).update(attributes)
-            size: Any = attributes.get("vocab_size")
-            end: Any = attributes.get("end_of_text")
-            fits = type(size) is int and 0 < size <= MAX_VOCAB_SIZE
-            fits = fits and (end is None or (type(end) is int and 0 <= end < size))
-            if fits and not any(callable(getattr(own, name, None)) for name in attributes):
-                return made
-            made = None
-    if made is None:
-        raise UserError("this is not a tokenizer that headscope saved")
-    tokens = made.vocab_size
-    most = tokens if isinstance(made, CharTokenizer) else max(tokens, MAX_VOCAB_SIZE)
-    rows = state.get("vocab_size", tokens)
-    if type(rows) is not int or not tokens <= rows <= most:
-        raise UserError(
-            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
-            f"{str(rows)[:80]}: the files do not belong together"
-        )
-    made.vocab_size = rows
-    return made
-
-
-def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
-    """A copy of the tokenizer of an imported model, for an embedding with `vocab_size` rows. Raises
-    UserError if the tokenizer has more tokens than this, or if a tokenizer of this kind cannot have
-    rows without tokens."""
-    if vocab_size == tokenizer.vocab_size:
-        return tokenizer
-    return tokenizer_from_state(tokenizer.state() | {"vocab_size": vocab_size})

@@ -20,7 +20,7 @@ from headscope.data.corpus import Corpus
 from headscope.data.encode import answers_of
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import prepare_store
-from headscope.data.tokenizer import stored
+from headscope.data.tokenizer_state import stored
 from headscope.errors import UserError, first_line
 from headscope.nn import GPT
 from headscope.nn.loss import Answers

@@ -1,0 +1,72 @@
+"""Creates tokenizers from their saved state, which may come from a stranger."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from headscope.data.bpe import MAX_VOCAB_SIZE
+from headscope.data.ranks import are_ranks, ranks_from_text
+from headscope.data.tokenizer import PATTERNS, CharTokenizer, TiktokenTokenizer, Tokenizer
+from headscope.errors import UserError
+
+
+def stored(own: type | None, texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that is stored in a checkpoint (see `tokenizer_from_state`). Does not read
+    `texts`."""
+    return tokenizer_from_state(state, own)
+
+
+def is_own(state: dict[str, Any]) -> bool:
+    """Whether `state` is that of a tokenizer that is not headscope's."""
+    return state.get("kind") == "own"
+
+
+def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Tokenizer:
+    """Creates the tokenizer whose method `state` returned `state`. `own` is its class, if it is not
+    headscope's. Raises UserError if `state` is not valid."""
+    made: Tokenizer | None = None
+    match state:
+        case {"kind": "char", "alphabet": str(alphabet)}:
+            special_tokens = state.get("special_tokens", True)
+            surrogates = any("\ud800" <= char <= "\udfff" for char in alphabet)
+            distinct = len({*alphabet}) == len(alphabet) and not surrogates
+            if distinct and type(special_tokens) is bool and (alphabet or special_tokens):
+                made = CharTokenizer(alphabet, special_tokens=special_tokens)
+        case {"kind": "tiktoken", "name": str(name), "ranks": str(text)} if name in PATTERNS:
+            ranks = ranks_from_text(text)
+            known = state | {"pattern": PATTERNS[name], "end_of_text": len(ranks)} == state
+            if known and are_ranks(ranks):
+                made = TiktokenTokenizer(name, ranks)
+        case {"kind": "tokenizers", "json": str(text)}:
+            # Few models need the library `tokenizers`, so it is imported only here.
+            from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
+
+            made = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
+        case {"kind": "own", "attributes": dict(attributes)} if own and issubclass(own, Tokenizer):
+            size: Any = attributes.get("vocab_size")
+            end: Any = attributes.get("end_of_text")
+            fits = type(size) is int and 0 < size <= MAX_VOCAB_SIZE
+            fits = fits and (end is None or (type(end) is int and 0 <= end < size))
+            if fits and not any(callable(getattr(own, name, None)) for name in attributes):
+                made = own.__new__(own)
+                vars(made).update(attributes)
+    if made is None:
+        raise UserError("this is not a tokenizer that headscope saved")
+    tokens = made.vocab_size
+    most = tokens if isinstance(made, CharTokenizer) else max(tokens, MAX_VOCAB_SIZE)
+    rows = state.get("vocab_size", tokens)
+    if type(rows) is not int or not tokens <= rows <= most:
+        raise UserError(
+            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
+            f"{str(rows)[:80]}: the files do not belong together"
+        )
+    made.vocab_size = rows
+    return made
+
+
+def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
+    """A copy of the tokenizer of an imported model, for an embedding with `vocab_size` rows. Raises
+    UserError if the tokenizer has more tokens than this, or if a tokenizer of this kind cannot have
+    rows without tokens."""
+    if vocab_size == tokenizer.vocab_size:
+        return tokenizer
+    return tokenizer_from_state(tokenizer.state() | {"vocab_size": vocab_size})
