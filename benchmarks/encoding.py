@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
 from headscope.data import tokenizer
-from headscope.data.built_in import Sotu
+from headscope.data.corpus import Sotu
 from headscope.data.machine import process_cores
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store, training_texts

@@ -42,8 +42,7 @@ MODULES = {
     "Relative HeadBias Index Normalized Digits LayerNorm RMSNorm NoNorm Gelu GeluTanh ReluSquared "
     "FeedForward SwiGLU no_feed_forward",
     "data.tokenizer": "Tokenizer bpe byte char gpt2",
-    "data.corpus": "Corpus Document",
-    "data.built_in": "Sotu TinyShakespeare",
+    "data.corpus": "Corpus Document Sotu TinyShakespeare",
     "data.own_files": "TextFiles",
     "data.hub": "Hub",
     "data.generated": "Repeats Modular Names",

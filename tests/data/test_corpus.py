@@ -4,6 +4,7 @@ tokens of the whole."""
 import hashlib
 import shutil
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from refusals import refused
 
-from headscope.data.built_in import Sotu, TinyShakespeare
-from headscope.data.corpus import LONGEST, PIECE, hold_out, pieces
+from headscope.data.corpus import LONGEST, PIECE, Sotu, TinyShakespeare, hold_out, pieces
 from headscope.data.hub import Hub
 from headscope.data.tokenizer import bpe, byte, char
 
@@ -105,11 +105,11 @@ def test_tiny_shakespeare_is_known_by_its_sha256(tmp_path, monkeypatch):
     with refused("nowhere cannot be read"):
         texts(TinyShakespeare(path=str(tmp_path / "nowhere")))
     monkeypatch.setattr(TinyShakespeare, "sha256", hashlib.sha256(text.encode()).hexdigest())
-    monkeypatch.setattr(TinyShakespeare, "url", copy)  # the way of a download
+    monkeypatch.setattr(TinyShakespeare, "url", Path(copy).as_uri())  # the way of a download
     cut = len(text) * 9 // 10
     for corpus in (TinyShakespeare(path=copy), TinyShakespeare()):
         assert texts(corpus) == ([text[:cut]], [text[cut:]])
-    monkeypatch.setattr(TinyShakespeare, "url", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(TinyShakespeare, "url", (tmp_path / "nowhere").as_uri())
     with refused("could not be downloaded", "data.path="):
         texts(TinyShakespeare())
 

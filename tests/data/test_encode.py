@@ -115,76 +115,61 @@ DOCUMENTS = [f"{number} {SENTENCE * (1 + number % 7)}" for number in range(40)]
 VALIDATION = "".join(DOCUMENTS[9::10])
 ALPHABET = "".join(sorted(set("".join(DOCUMENTS))))
 TOKENIZERS = {
+    "byte": tokenizers.byte([]),
     "word_piece": imported("word_piece"),
     "char that knows few": CharTokenizer("".join(sorted(set("Look BACK, lan!\n")))),
     "char without special tokens": CharTokenizer(ALPHABET, special_tokens=False),
 }
-WORD_PIECE = TOKENIZERS["word_piece"]
+REPEATED = [*DOCUMENTS[:30], *DOCUMENTS[9:12], *DOCUMENTS[30:]]
+CORPORA = {
+    "rows": lambda paths: TextFiles(path=paths["rows"]),
+    "unique rows": lambda paths: TextFiles(path=paths["repeated"], deduplicate=True),
+    "limited": lambda paths: Hub(name=paths["rows"], max_tokens=901),
+    "one file": lambda paths: TextFiles(path=paths["text"]),
+}
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return write(tmp_path / "rows", {"train.jsonl": jsonl(DOCUMENTS)})
-
-
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_a_store_and_an_evaluation_know_the_bytes_of_the_text(folder, tmp_path, kind):
-    tokenizer, corpus = TOKENIZERS[kind], TextFiles(path=str(folder))
-    store = prepare_store(
-        corpus, partial(stored, None, state=tokenizer.state()), root=tmp_path / "data"
-    )
-    start = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
-    documents = [[*start, *tokenizer.encode(text)] for text in DOCUMENTS[9::10]]
-    assert store.validation.tolist() == [token for document in documents for token in document]
-    token_bytes = int(tokenizer.byte_lengths()[store.validation].sum())
+@pytest.mark.parametrize("kind", CORPORA)
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_store_and_an_evaluation_have_the_same_tokens_and_bytes_of_the_text(tmp_path, kind, name):
+    tokenizer = TOKENIZERS[name]
+    files = {"rows": jsonl(DOCUMENTS), "repeated": jsonl(REPEATED), "text": "".join(DOCUMENTS)}
+    for each, content_of in files.items():
+        write(tmp_path / each, {"a.txt" if each == "text" else "a.jsonl": content_of})
+    corpus = CORPORA[kind]({each: str(tmp_path / each) for each in files})
+    make = partial(stored, None, state=tokenizer.state())
+    store = prepare_store(corpus, make, root=tmp_path / "data")
+    found = validation_text(corpus, tokenizer)
+    assert np.array_equal(found.tokens, store.validation)
+    ratio = found.text_per_token_byte
+    assert ratio == store.text_per_token_byte == open_store(store.folder).text_per_token_byte
+    token_bytes = tokenizer.byte_lengths()[found.tokens].sum()
+    loses_text = name not in ("byte", "char without special tokens")
+    assert (ratio == 1) == (not loses_text)
     size = len(VALIDATION.encode())
-    assert (token_bytes == size) == (kind == "char without special tokens")
-    assert token_bytes * store.text_per_token_byte == pytest.approx(size)
-    assert open_store(store.folder).text_per_token_byte == store.text_per_token_byte
-    description = json.loads((store.folder / "store.json").read_text())
-    assert description["validation_bytes"] == size
-    assert description["train_bytes"] == len("".join(DOCUMENTS).encode()) - size
-
-    _, model = content(configuration(), tokenizer)
-    found = evaluate(model, validation_text(corpus, tokenizer), batch_size=4)
-    if start:  # the first token, which is not predicted, has no bytes
-        assert found["bytes"] == size
-    nats = found["loss_nats_per_token"] * found["tokens"]
-    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / found["bytes"])
-
-
-REPEATED = {"train.jsonl": jsonl([*DOCUMENTS[:30], *DOCUMENTS[9:12], *DOCUMENTS[30:]])}
-
-
-@pytest.mark.parametrize("tokenizer", [tokenizers.byte([]), WORD_PIECE])
-@pytest.mark.parametrize("kind", ["one file", "rows", "unique rows", "limited"])
-def test_an_evaluation_reads_the_validation_split_of_the_store(tmp_path, kind, tokenizer):
-    rows = str(write(tmp_path / "rows", REPEATED))
-    text = str(write(tmp_path, {"a.txt": "".join(DOCUMENTS)}) / "a.txt")
-    corpus = {
-        "one file": lambda: TextFiles(path=text),
-        "rows": lambda: TextFiles(path=rows),
-        "unique rows": lambda: TextFiles(path=rows, deduplicate=True),
-        "limited": lambda: Hub(name=rows, max_tokens=901),
-    }[kind]()
-    store = prepare_store(
-        corpus, partial(stored, None, state=tokenizer.state()), root=tmp_path / "data"
-    )
-    tokens, text_bytes = encode.encode_validation(corpus, tokenizer)
-    assert np.array_equal(tokens, store.validation)
-    assert text_bytes == json.loads((store.folder / "store.json").read_text())["validation_bytes"]
-    assert (len(tokens) == 100) == (kind == "limited")
-    if tokenizer is not WORD_PIECE:
-        assert text_bytes == tokenizer.byte_lengths()[tokens].sum()
-        assert store.text_per_token_byte == 1
-    elif kind == "limited":  # its share of all tokens
-        assert 0.5 < text_bytes / len(VALIDATION.encode()) / (100 / 440) < 2
+    start = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+    if kind == "limited":
+        assert len(found.tokens) == 100
+        if name == "word_piece":  # its share of all tokens
+            assert 0.5 < token_bytes * ratio / size / (100 / 440) < 2
+    elif kind == "rows":
+        assert token_bytes * ratio == pytest.approx(size)
+        documents = [[*start, *tokenizer.encode(text)] for text in DOCUMENTS[9::10]]
+        assert found.tokens.tolist() == [token for document in documents for token in document]
+        _, model = content(configuration(), tokenizer)
+        result = evaluate(model, found, batch_size=4)
+        if start:  # the first token, which is not predicted, has no bytes
+            assert result["bytes"] == size
+        nats = result["loss_nats_per_token"] * result["tokens"]
+        assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / result["bytes"])
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_an_imported_tokenizer(script, folder):
+def test_a_run_goes_on_with_an_imported_tokenizer(script, tmp_path):
     """Fine-tuning, evaluation and labels, all in the words of WordPiece."""
-    save(content(configuration(), WORD_PIECE)[0], "start.safetensors")
+    folder = write(tmp_path / "rows", {"train.jsonl": jsonl(DOCUMENTS)})
+    word_piece = TOKENIZERS["word_piece"]
+    save(content(configuration(), word_piece)[0], "start.safetensors")
     words = ["init_from=start.safetensors", "data=text", f"data.path={folder}", "~logger"]
     words += ["model.block_size=8", "model.embed_dim=8", "model.layers=2", "trainer.max_steps=3"]
     words += ["trainer.batch_size=2", "callbacks=plain", "callbacks.samples.max_new_tokens=4"]
@@ -193,7 +178,7 @@ def test_a_run_goes_on_with_an_imported_tokenizer(script, folder):
     [run] = Path("outputs").glob("gpt_*")
     summary = json.loads((run / "summary.json").read_text())
     loaded = trained.load(checkpoint.find(str(run)))
-    assert loaded.tokenizer.state() == WORD_PIECE.state()
+    assert loaded.tokenizer.state() == word_piece.state()
     found = json.loads(script("evaluate", f"checkpoint={run}", "device=cpu").out)
     assert found["bytes"] == len(VALIDATION.encode())
     assert summary["val_bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-3)

@@ -45,7 +45,7 @@ def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path
     write(tmp_path / "a" / "outputs", {"latest": "run"})
     write(tmp_path / "a" / "run" / "analysis", {"heads.csv": "text"})
     write(tmp_path / "a" / "run" / ".hydra", {"config.yaml": "text"})
-    write(tmp_path / "a" / "data" / "store", {"store.json": "text", "verified.json": "text"})
+    write(tmp_path / "a" / "data" / "store", {"store.json": "text", "validation.bin": "text"})
     write(tmp_path / "a", {"table.csv": "name,number\none,1\n"})  # without the column
     write(tmp_path / "b", {"3.txt": "three"})
     (tmp_path / "a" / "folder.txt").mkdir()

@@ -21,7 +21,7 @@ from refusals import refused
 
 from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import split_long_runs
-from headscope.data.built_in import Sotu
+from headscope.data.corpus import Sotu
 from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError

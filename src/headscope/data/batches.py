@@ -30,9 +30,6 @@ Batch = tuple[Tensor, Tensor]
 Gather = Callable[[np.ndarray], Tensor]
 """Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
 
-BATCHES_PER_CHUNK = 64
-"""Number of batches whose start positions are computed together, as fast as those of one batch."""
-
 
 class TrainingBatches(IterableDataset[Batch]):
     """An endless sequence of training batches. Each batch is a pure function of the seed, the rank
@@ -109,11 +106,9 @@ class TrainingBatches(IterableDataset[Batch]):
             random = np.random.default_rng([self.seed, epoch])
             offset = random.integers(self.block_size)
             shuffle = Shuffle(self.windows, random)
-            for first in range(first_batch, self.batches_per_epoch, BATCHES_PER_CHUNK):
-                end = min(first + BATCHES_PER_CHUNK, self.batches_per_epoch)
-                batches = np.arange(first, end) * self.world_size + self.rank
-                windows = batches[:, None] * self.batch_size + np.arange(self.batch_size)
-                yield from shuffle(windows) * self.block_size + offset
+            for batch in range(first_batch, self.batches_per_epoch):
+                first = (batch * self.world_size + self.rank) * self.batch_size
+                yield shuffle(first + np.arange(self.batch_size)) * self.block_size + offset
             first_batch = 0
 
 

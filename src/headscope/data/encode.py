@@ -39,7 +39,8 @@ progress."""
 @dataclass
 class Count:
     """What one split has: at most `limit` tokens, the bytes of their text, the bytes of the tokens
-    themselves, and how often it has each document, by its digest, also if it was left out."""
+    themselves (only in validation), and how often it has each document, by its digest, also if it
+    was left out."""
 
     limit: float
     tokens: int = 0
@@ -58,12 +59,11 @@ class Count:
         them. If only a part is taken and the tokenizer loses text, the number of bytes of this part
         is an estimate. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
         taken = tokens[: int(min(len(tokens), self.limit - self.tokens))]
-        token_bytes = int(byte_lengths[taken].sum())
         if len(taken) < len(tokens):
-            text_bytes = text_bytes * token_bytes // max(1, int(byte_lengths[tokens].sum()))
+            kept, total = (int(byte_lengths[part].sum()) for part in (taken, tokens))
+            text_bytes = text_bytes * kept // max(1, total)
         self.tokens += len(taken)
         self.text_bytes += text_bytes
-        self.token_bytes += token_bytes
         return taken
 
 
@@ -91,7 +91,11 @@ class EncodedCorpus:
             batches = track(batches, self.corpus.size())
         with closing(batches), ThreadPoolExecutor(process_cores()) as pool:
             for batch, tokens in encode_batches(pool, own, batches, ahead=2 * process_cores()):
-                yield batch.split, self.counts[batch.split].take(tokens, batch.size, byte_lengths)
+                count = self.counts[batch.split]
+                taken = count.take(tokens, batch.size, byte_lengths)
+                if batch.split == "validation":  # for the training split, this would take long
+                    count.token_bytes += int(byte_lengths[taken].sum())
+                yield batch.split, taken
 
     def in_both_splits(self) -> int:
         """The number of validation documents that are also in the training split."""
@@ -129,11 +133,23 @@ class EncodedCorpus:
 
 
 class OwnTokenizer(threading.local):
-    """`tokenizer` is a copy for each thread. Threads that share a `tiktoken.Encoding` wait for each
+    """A copy of a tokenizer for each thread. Threads that share a `tiktoken.Encoding` wait for each
     other, which makes two threads about as slow as one."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = copy.deepcopy(tokenizer)
+
+    def encode(self, batch: TextBatch) -> np.ndarray:
+        """The tokens of a batch (n,). If the tokenizer has an end-of-text token, it comes before
+        each document."""
+        end_of_text = self.tokenizer.end_of_text
+        dtype = token_dtype(self.tokenizer.vocab_size)
+        parts = [np.empty(0, dtype)]
+        for begins, piece in batch.pieces:
+            if begins and end_of_text is not None:
+                parts.append(np.array([end_of_text], dtype))
+            parts.append(self.tokenizer.encode(piece))
+        return np.concatenate(parts, dtype=dtype, casting="same_kind")
 
 
 def encode_batches(
@@ -143,25 +159,12 @@ def encode_batches(
     time."""
     waiting: deque[tuple[TextBatch, Future[np.ndarray]]] = deque()
     for batch in batches:
-        waiting.append((batch, pool.submit(encode_batch, own, batch)))
+        waiting.append((batch, pool.submit(own.encode, batch)))
         if len(waiting) >= ahead:
             first, tokens = waiting.popleft()
             yield first, tokens.result()
     for batch, tokens in waiting:
         yield batch, tokens.result()
-
-
-def encode_batch(own: OwnTokenizer, batch: TextBatch) -> np.ndarray:
-    """The tokens of a batch (n,). If the tokenizer has an end-of-text token, it comes before each
-    document."""
-    tokenizer = own.tokenizer
-    dtype = token_dtype(tokenizer.vocab_size)
-    parts = [np.empty(0, dtype)]
-    for begins, piece in batch.pieces:
-        if begins and tokenizer.end_of_text is not None:
-            parts.append(np.array([tokenizer.end_of_text], dtype))
-        parts.append(tokenizer.encode(piece))
-    return np.concatenate(parts, dtype=dtype, casting="same_kind")
 
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:

