@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks
 from benchmarks.encoding import write_numbered_speeches
-from headscope.data.store import DESCRIPTION, LOCK, TOKENIZER, TOKENS
+from headscope.data.store import DESCRIPTION, LOCK, TOKENS
 
 PREPARE = """
 import sys
@@ -44,7 +44,7 @@ def ended(process: subprocess.Popen[bytes], *allowed: int) -> None:
 def compare(whole: Path, root: Path) -> None:
     """Exits if the files of the stores in two folders differ."""
     one, other = (next(each.glob("text-*")) for each in (whole, root))
-    files = [DESCRIPTION, TOKENIZER, *TOKENS.values()]
+    files = [DESCRIPTION, *TOKENS.values()]
     _, different, missing = filecmp.cmpfiles(one, other, files, shallow=False)
     if different or missing:
         sys.exit(f"the stores differ: {', '.join(different + missing)}")

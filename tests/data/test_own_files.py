@@ -16,11 +16,11 @@ from corpora import every_tenth, jsonl, texts, write
 from pyarrow import parquet as parquet_module
 from refusals import refused
 
-from headscope.data.encode import encode_validation
 from headscope.data.own_files import Template, TextFiles, records
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import byte
+from headscope.evaluation import validation_text
 
 
 def read(path, **options):
@@ -171,157 +171,123 @@ def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
 
 # --- files with rows ---
 
+
+def in_format(name, rows):
+    """A file with these rows in the format of its name. A row may leave out a value."""
+    whole = [{key: None for row in rows for key in row} | row for row in rows]
+    binary, text = io.BytesIO(), io.StringIO()
+    if ".json" in name.lower():
+        array = name.endswith(".json") or ".json.x" in name
+        text.write(json.dumps(rows, indent=1) if array else jsonl(rows))
+    elif "parquet" in name:
+        parquet_module.write_table(pyarrow.Table.from_pylist(whole), binary)
+    else:
+        writer = csv.writer(text, delimiter="\t" if "tsv" in name else ",")
+        writer.writerows([whole[0].keys(), *(row.values() for row in whole)])
+    data = binary.getvalue() or text.getvalue().encode()
+    return PACKED.get(name[name.rindex(".") :].lower(), bytes)(data)
+
+
 ROWS = [
     {"question": f"Why {number}?", "answer": "Because\nof 中文 {it}.", "number": number}
     for number in range(23)
 ]
 TEXTS = [f"{row['question']}\n{row['answer']}" for row in ROWS]
+NAMES = ["a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.json", "a.json.xz", "A.JSONL.GZ", "a.csv.xz"]
 
 
-def as_csv(rows, delimiter=","):
-    stream = io.StringIO()
-    csv.writer(stream, delimiter=delimiter).writerows(rows)
-    return stream.getvalue().encode()
-
-
-def parquet():
-    stream = io.BytesIO()
-    parquet_module.write_table(pyarrow.Table.from_pylist(ROWS), stream)
-    return stream.getvalue()
-
-
-CELLS = [[*ROWS[0]], *(row.values() for row in ROWS)]
-FILES = {
-    "a.jsonl": jsonl(ROWS).encode(),
-    "a.csv": as_csv(CELLS),
-    "a.tsv": as_csv(CELLS, "\t"),
-    "a.parquet": parquet(),
-    "a.json": json.dumps(ROWS, indent=1).encode(),
-    "mark.json.xz": lzma.compress(MARK + b"\n" + json.dumps(ROWS).encode()),
-    "lines.json": jsonl(ROWS).encode(),
-    "A.JSONL.GZ": gzip.compress(jsonl(ROWS).encode()),
-    "a.csv.xz": lzma.compress(as_csv(CELLS)),
-    "a.jsonl.zst": zstd(jsonl(ROWS).encode()),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*NAMES, "a.jsonl.zst", "mark.json", "lines.json"])
 def test_every_row_is_a_document(tmp_path, name):
-    folder = write(tmp_path / "a=1 [1] *?${x}", {name: FILES[name]})
+    data = in_format(name, ROWS)
+    data = {"mark.json": MARK + b"\n" + data, "lines.json": jsonl(ROWS)}.get(name, data)
+    folder = write(tmp_path / "a=1 [1] *?${x}", {name: data})
     for path in (folder / name, folder):
         assert read(path, template=r"{question}\n{answer}") == every_tenth(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"column": "number"}, "is int, not text"),
-        ({"column": "text"}, "has no column text; its columns: question, answer, number; choose"),
-        ({"column": "text"}, r"with data.column=, or join several with data.template='{a}\n{b}'"),
-        ({"template": "{words}"}, "has no column words"),
-        ({"template": "no columns"}, "names no column"),
-        ({"template": "{question"}, "data.template='{question': "),
-        ({"template": "{number:>9999999999}"}, "name of a column in braces"),
-        ({"template": "{question!r}"}, "name of a column in braces"),
-        ({"template": "{question.__class__}"}, "has no column question.__class__"),
-    ],
-)
-def test_what_a_template_cannot_take_is_named(tmp_path, name, options, message):
-    with refused(message):
-        read(write(tmp_path, {name: FILES[name]}), **options)
-    template = Template("text", r"{number}\t{{{answer}}}\\n")  # numbers, braces and tabs
+REFUSED = [
+    ({"column": "number"}, ["is int, not text"]),
+    ({"column": "text"}, ["no column text; its columns: question, answer, number; choose"]),
+    ({"column": "text"}, [r"data.column=, or join several with data.template='{a}\n{b}'"]),
+    ({"template": "{words}"}, ["has no column words"]),
+    ({"template": "no columns"}, ["names no column"]),
+    ({"template": "{question"}, ["data.template='{question': "]),
+    ({"template": "{number:>9999999999}"}, ["name of a column in braces"]),
+    ({"template": "{question!r}"}, ["name of a column in braces"]),
+    ({"template": "{question.__class__}"}, ["has no column question.__class__"]),
+    *(
+        ({"column": f"list{number}"}, [f"data.column=list{number}: ", "row 1, is ", "role"])
+        for number in range(5)
+    ),
+]
+TURN = {"role": "user", "content": "Hello"}
+NO_CHATS = [["Hello"], [{"role": "user"}], [TURN | {"content": None}], [TURN | {"role": 1}], TURN]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED)
+def test_what_a_template_cannot_take_is_named(tmp_path, options, words):
+    lists = {f"list{n}": value for n, value in enumerate(NO_CHATS)}
+    rows = [row | lists for row in ROWS] if "list" in options.get("column", "") else ROWS
+    for name in ("a.jsonl", "a.json", "a.parquet") if rows is ROWS else ("a.jsonl",):
+        with refused(*words):
+            read(write(tmp_path / name, {name: in_format(name, rows)}) / name, **options)
+
+
+def test_a_template_joins_columns_with_escapes_braces_and_numbers():
+    template = Template("text", r"{number}\t{{{answer}}}\\n")
     assert template.text({"number": 7, "answer": "a"}, "here") == "7\t{a}\\n"
     assert Template("", r"{a}\n\t\\n\q").text({"a": ""}, "here") == "\n\t\\n\\q"
 
 
-def test_rows_and_files_without_text_are_left_out_and_half_a_character_is_replaced(tmp_path):
-    rows = ["one \ud83d", {"text": None}, "", {"text": "🦜", "more": 1}, {}]
-    write(tmp_path, {"a.jsonl": "", "b.jsonl": jsonl(rows)})
-    assert read(tmp_path) == (["one \ufffd"], ["🦜"])
-
-
-def row_files(rows):
-    """The same rows in each format that can leave out a value."""
-    whole = {key: None for row in rows for key in row}
-    stream = io.BytesIO()
-    parquet_module.write_table(pyarrow.Table.from_pylist([whole | row for row in rows]), stream)
-    lines = jsonl(rows).encode()
-    return {"a.jsonl": lines, "a.json": json.dumps(rows).encode(), "a.parquet": stream.getvalue()}
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
 def test_rows_without_a_value_are_counted_and_refused_if_they_are_most(tmp_path, name):
-    """A row lacks the column, or has null in it. A text that is empty is a value."""
+    """A row lacks the column, also the first one, or has null in it. An empty text is a value."""
     said: list[str] = []
     prepare = partial(prepare_store, make_tokenizer=byte, root=tmp_path / "data", say=said.append)
+
+    def corpus(folder, rows, **options):
+        data = {name: in_format(name, rows), "empty.jsonl": ""}
+        return TextFiles(path=str(write(tmp_path / folder, data) / "*.*"), **options)
+
     full = {"text": "text", "system": "s"}
-    for count, rows in ((2, [full, {"system": "s"}, full, {"text": None}]), (0, [full] * 4)):
-        file = write(tmp_path / str(count), {name: row_files(rows)[name]}) / name
-        prepare(TextFiles(path=str(file)))
+    some = corpus("some", [{"system": "s"}, full, {"text": ""}, full, {"text": None}])
+    assert texts(some) == (["text"], ["text"])
+    for each in (some, corpus("full", [full] * 4)):
+        prepare(each)
         told = [line for line in said if "without a value" in line]
         assert len(told) == 1
-        assert "2 of 4 rows" in told[0]
-        assert f"in {tmp_path}/2/{name}" in told[0]
+        assert "2 of 5 rows" in told[0]
+        assert f"in {tmp_path}/some/{name}" in told[0]
     stores = {path.name for path in (tmp_path / "data").iterdir()}
-    rows = [full, {"text": None}, {"text": ""}, *[{"system": "s"}] * 1200]
-    corpus = TextFiles(path=str(write(tmp_path / "most", {name: row_files(rows)[name]}) / name))
-    for read_all in (prepare, texts, partial(encode_validation, tokenizer=byte([]))):
+    most = corpus("most", [full, {"text": None}, {"text": ""}, *[{"system": "s"}] * 1200])
+    for read_all in (prepare, texts, partial(validation_text, tokenizer=byte([]))):
         with refused("data.column=text: 1,201 of 1,203 rows of", f"most/{name}", "another column"):
-            read_all(corpus)
+            read_all(most)
     assert {path.name for path in (tmp_path / "data").iterdir()} == stores
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_the_first_row_may_lack_the_column_as_any_other(tmp_path, name):
-    rows = [{"system": "s"}, *({"text": f"text {n}"} for n in range(40))]
-    folder = write(tmp_path / "folder", {name: row_files(rows)[name], "b.txt": "more"})
-    expected = every_tenth([f"text {n}" for n in range(40)])
-    assert read(folder / name) == expected
-    assert read(folder) == every_tenth([f"text {n}" for n in range(40)] + ["more"])
     with refused("row 1, has no column words; its columns: system"):
-        read(folder / name, column="words")
-
-
-def turn(role, content):
-    return {"role": role, "content": content}
-
-
-CHATS = [
-    [turn("system", "Be kind."), turn("user", f"Why {n}?"), turn("assistant", "Because\nof it. 中")]
-    for n in range(20)
-]
+        texts(corpus("some", [{"system": "s"}] * 40, column="words"))
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
 def test_a_chat_is_a_text_with_each_turn_below_its_role(tmp_path, name):
-    rows = [{"messages": chat, "id": "i"} for chat in CHATS]
-    file = write(tmp_path, {name: row_files(rows)[name]}) / name
-    expected = [
-        f"system:\nBe kind.\n\nuser:\nWhy {n}?\n\nassistant:\nBecause\nof it. 中" for n in range(20)
-    ]
+    chats = [[TURN, {"role": "assistant", "content": f"Hi {n}!\n中"}] for n in range(20)]
+    rows = [{"messages": chat, "id": "i"} for chat in chats]
+    file = write(tmp_path, {name: in_format(name, rows)}) / name
+    expected = [f"user:\nHello\n\nassistant:\nHi {n}!\n中" for n in range(20)]
     assert read(file, column="messages") == every_tenth(expected)
     within = [f"i\n{text}" for text in expected]
     assert read(file, template=r"{id}\n{messages}") == every_tenth(within)
 
 
 @pytest.mark.parametrize(
-    "value",
-    [["Hello"], [{"role": "user"}], [turn("user", None)], [turn(1, "Hello")], turn("a", "b")],
-)
-def test_a_list_that_is_no_chat_is_refused(tmp_path, value):
-    file = write(tmp_path, {"a.jsonl": jsonl([{"messages": value}])}) / "a.jsonl"
-    with refused("data.column=messages: ", "a.jsonl, row 1, is ", "turns with role and content"):
-        read(file, column="messages")
-
-
-@pytest.mark.parametrize(
     "text", ["NA", "null", "nan", "007", "3", "2020-01-01", 'a,b\n"c"', " ", "long " * 100_000]
 )
 def test_values_are_not_interpreted_and_may_be_long(tmp_path, text):
-    rows = as_csv([["text"], ["first"], [text]])
-    for name, content in (("a.csv", rows), ("a.jsonl", jsonl(["first", text]))):
-        assert read(write(tmp_path, {name: content}) / name) == (["first"], [text])
+    for name in ("a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"):
+        file = write(tmp_path, {name: in_format(name, [{"text": "first"}, {"text": text}])}) / name
+        assert read(file) == (["first"], [text])
+    lines = jsonl(["one \ud83d", "two"])  # half of a character
+    assert read(write(tmp_path, {"b.jsonl": lines}) / "b.jsonl") == (["one \ufffd"], ["two"])
 
 
 def test_parquet_needs_little_memory_for_long_texts(tmp_path):
