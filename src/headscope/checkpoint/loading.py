@@ -12,7 +12,7 @@ from headscope.checkpoint.building import build_model_for
 from headscope.checkpoint.file import Stored
 from headscope.config.parts import Part, build_part
 from headscope.data.tokenizer import Tokenizer
-from headscope.data.tokenizer_state import is_own, tokenizer_from_state
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
 
@@ -25,7 +25,7 @@ def stored_tokenizer(stored: Stored) -> Tokenizer:
 def own_tokenizer(stored: Stored) -> type | None:
     """The class of a checkpoint's tokenizer, if it is not headscope's."""
     part = stored.config.tokenizer
-    if part is None or not is_own(stored.data["tokenizer"]):
+    if part is None or stored.data["tokenizer"].get("kind") != "own":
         return None
     made = build_part(part, "tokenizer")
     return made.func if isinstance(made.func, type) else None

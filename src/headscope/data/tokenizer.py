@@ -203,15 +203,14 @@ class TiktokenTokenizer(Tokenizer):
         return self.encoding.decode_single_token_bytes(token)
 
     def state(self) -> dict[str, Any]:
-        state = {
+        return {
             "kind": "tiktoken",
             "name": self.name,
             "pattern": PATTERNS[self.name],
             "ranks": ranks_to_text(self.ranks),
             "end_of_text": self.end_of_text,
+            "vocab_size": self.vocab_size,
         }
-        padded = self.vocab_size > self.encoding.n_vocab
-        return state | {"vocab_size": self.vocab_size} if padded else state
 
 
 class CharTokenizer(Tokenizer):

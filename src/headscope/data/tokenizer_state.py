@@ -15,11 +15,6 @@ def stored(own: type | None, texts: Iterable[str], *, state: dict[str, Any]) -> 
     return tokenizer_from_state(state, own)
 
 
-def is_own(state: dict[str, Any]) -> bool:
-    """Whether `state` is that of a tokenizer that is not headscope's."""
-    return state.get("kind") == "own"
-
-
 def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Tokenizer:
     """Creates the tokenizer whose method `state` returned `state`. `own` is its class, if it is not
     headscope's. Raises UserError if `state` is not valid."""

@@ -81,8 +81,7 @@ class TokenizersTokenizer(Tokenizer):
 
     def state(self) -> dict[str, Any]:
         state = {"kind": "tokenizers", "json": self.json, "end_of_text": self.end_of_text}
-        padded = self.vocab_size > self.tokens
-        return state | {"vocab_size": self.vocab_size} if padded else state
+        return state | {"vocab_size": self.vocab_size}
 
 
 def parts_of(decoder: Any) -> list[dict[str, Any]]:

@@ -43,29 +43,25 @@ class ValidationWindows(IterableDataset[Batch]):
                 f"the validation text has {len(tokens)} tokens, but needs at least 2: add text"
             )
         self.tokens = np.asarray(tokens)
-        self.block_size, self.batch_size, self.every = block_size, batch_size, every
-        self.rank, self.world_size = rank, world_size
+        self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
+        full, rest = divmod(len(tokens) - 1, block_size)
+        self.starts = np.arange(0, full, every) * block_size
+        self.offsets = np.arange(block_size + 1)
+        self.batches = math.ceil(len(self.starts) / batch_size)  # of whole windows
+        self.rest = full * block_size if rest and full % every == 0 else None  # where it begins
 
     def __len__(self) -> int:
         """The number of batches of each rank."""
-        full, rest = divmod(len(self.tokens) - 1, self.block_size)
-        batches = math.ceil(math.ceil(full / self.every) / self.batch_size)
-        with_rest = batches + (rest > 0 and full % self.every == 0)
-        return math.ceil(with_rest / self.world_size)
+        return math.ceil((self.batches + (self.rest is not None)) / self.world_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        full, rest = divmod(len(self.tokens) - 1, self.block_size)
-        starts = np.arange(0, full, self.every) * self.block_size
-        offsets = np.arange(self.block_size + 1)
-        batches = math.ceil(len(starts) / self.batch_size)
-        with_rest = rest > 0 and full % self.every == 0
         for index in range(self.rank, len(self) * self.world_size, self.world_size):
-            if index == batches and with_rest:
-                yield as_batch(self.tokens[None, full * self.block_size :])
+            if index == self.batches and self.rest is not None:
+                yield as_batch(self.tokens[None, self.rest :])
             else:
                 first = index * self.batch_size
-                batch_starts = starts[first : first + self.batch_size, None]
-                yield as_batch(self.tokens[batch_starts + offsets])
+                starts = self.starts[first : first + self.batch_size, None]
+                yield as_batch(self.tokens[starts + self.offsets])
 
 
 def spread_windows(tokens: np.ndarray, *, length: int, windows: int | None = None) -> Tensor:
