@@ -7,8 +7,7 @@ from conversion.models import EXACT, GPT2, RELU, RMS, SCALED, SWIGLU, saved
 from refusals import refused
 
 from headscope.conversion.gguf import export_gguf
-from headscope.data.tokenizer import CharTokenizer, bpe
-from headscope.data.tokenizer_state import with_vocab_size
+from headscope.data.tokenizer import CharTokenizer, bpe, with_vocab_size
 
 gguf = pytest.importorskip("gguf")
 

@@ -14,7 +14,8 @@ from refusals import refused
 
 from headscope.conversion.tokenizer_in import read_tokenizer
 from headscope.data import tokenizer as tokenizers
-from headscope.data.tokenizer_state import tokenizer_from_state, with_vocab_size
+from headscope.data.tokenizer import with_vocab_size
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.generation.texts import Text
 

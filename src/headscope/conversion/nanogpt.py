@@ -23,8 +23,7 @@ from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
 from headscope.data.text_file import text_chunks
-from headscope.data.tokenizer import CharTokenizer, Tokenizer, char, gpt2
-from headscope.data.tokenizer_state import with_vocab_size
+from headscope.data.tokenizer import CharTokenizer, Tokenizer, char, gpt2, with_vocab_size
 from headscope.errors import UserError
 from headscope.files import replacing
 from headscope.nn import GPT, MultiHeadAttention

@@ -8,8 +8,7 @@ from typing import Any
 from headscope.conversion.settings import SAFE, transformers_for
 from headscope.data.bpe import byte_symbols
 from headscope.data.ranks import SHA256, is_gpt2
-from headscope.data.tokenizer import END_OF_TEXT, TiktokenTokenizer, Tokenizer
-from headscope.data.tokenizer_state import with_vocab_size
+from headscope.data.tokenizer import END_OF_TEXT, TiktokenTokenizer, Tokenizer, with_vocab_size
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.errors import UserError
 from headscope.files import read_json

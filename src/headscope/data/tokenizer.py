@@ -5,6 +5,7 @@ Most tokenizers use a `tiktoken.Encoding`. The others are `CharTokenizer`, and `
 for the tokenizers of imported models that tiktoken cannot express.
 """
 
+import copy
 import json
 import sys
 from abc import ABC, abstractmethod
@@ -15,7 +16,7 @@ import numpy as np
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str
 
-from headscope.data.bpe import train_bpe
+from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
 from headscope.data.labels import token_labels
 from headscope.data.ranks import gpt2_ranks, ranks_to_text
 from headscope.errors import UserError
@@ -266,3 +267,21 @@ class CharTokenizer(Tokenizer):
 def code_points(text: str) -> np.ndarray:
     """The Unicode code point of each character, uint32 (n,)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
+    """A copy of the tokenizer of an imported model, for an embedding with `vocab_size` rows. Raises
+    UserError if the tokenizer has more tokens than this, or if a tokenizer of this kind cannot have
+    rows without tokens."""
+    tokens = tokenizer.vocab_size
+    if vocab_size == tokens:
+        return tokenizer
+    most = tokens if isinstance(tokenizer, CharTokenizer) else MAX_VOCAB_SIZE
+    if type(vocab_size) is not int or not tokens < vocab_size <= most:
+        raise UserError(
+            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
+            f"{str(vocab_size)[:80]}: the files do not belong together"
+        )
+    made = copy.copy(tokenizer)
+    made.vocab_size = vocab_size
+    return made

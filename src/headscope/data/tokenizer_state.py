@@ -5,7 +5,13 @@ from typing import Any
 
 from headscope.data.bpe import MAX_VOCAB_SIZE
 from headscope.data.ranks import are_ranks, ranks_from_text
-from headscope.data.tokenizer import PATTERNS, CharTokenizer, TiktokenTokenizer, Tokenizer
+from headscope.data.tokenizer import (
+    PATTERNS,
+    CharTokenizer,
+    TiktokenTokenizer,
+    Tokenizer,
+    with_vocab_size,
+)
 from headscope.errors import UserError
 
 
@@ -46,22 +52,4 @@ def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Toke
                 vars(made).update(attributes)
     if made is None:
         raise UserError("this is not a tokenizer that headscope saved")
-    tokens = made.vocab_size
-    most = tokens if isinstance(made, CharTokenizer) else max(tokens, MAX_VOCAB_SIZE)
-    rows = state.get("vocab_size", tokens)
-    if type(rows) is not int or not tokens <= rows <= most:
-        raise UserError(
-            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
-            f"{str(rows)[:80]}: the files do not belong together"
-        )
-    made.vocab_size = rows
-    return made
-
-
-def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
-    """A copy of the tokenizer of an imported model, for an embedding with `vocab_size` rows. Raises
-    UserError if the tokenizer has more tokens than this, or if a tokenizer of this kind cannot have
-    rows without tokens."""
-    if vocab_size == tokenizer.vocab_size:
-        return tokenizer
-    return tokenizer_from_state(tokenizer.state() | {"vocab_size": vocab_size})
+    return with_vocab_size(made, state.get("vocab_size", made.vocab_size))
