@@ -11,7 +11,6 @@ import pytest
 from checkpoint_files import configuration, content, save
 from corpora import jsonl, texts, write
 from hf_tokenizers import CHINESE, imported
-from refusals import refused
 
 from headscope import checkpoint, trained
 from headscope.data import bpe as bpe_module
@@ -20,7 +19,7 @@ from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import distinct, few_words, sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
-from headscope.data.store import LOCK, open_store, prepare_store
+from headscope.data.store import open_store, prepare_store
 from headscope.data.tokenizer import CharTokenizer
 from headscope.data.tokenizer_state import stored
 from headscope.evaluation import evaluate, validation_text
@@ -80,13 +79,6 @@ def test_equal_documents_in_both_splits_are_reported_or_removed(tmp_path):
     starts = np.flatnonzero(store.train == store.tokenizer.end_of_text)
     assert [store.tokenizer.decode(part) for part in np.split(store.train, starts[1:])] == LONG[:18]
     assert store.tokenizer.decode(store.validation) == LONG[18]
-
-
-def test_without_text_for_a_split_there_is_no_store(tmp_path):
-    path = str(write(tmp_path, {"a.jsonl": jsonl(["the same"] * 3)}) / "a.jsonl")
-    with refused("no text for the validation split"):
-        prepare_store(TextFiles(path=path, deduplicate=True), tokenizers.byte, root=tmp_path / "d")
-    assert [path.name for path in (tmp_path / "d").iterdir()] == [LOCK]
 
 
 def test_the_sample_for_bpe_is_spread_over_the_text():

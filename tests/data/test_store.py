@@ -84,6 +84,10 @@ def test_a_store_that_was_not_finished_is_not_there(corpus, root, error):
     else:
         with refused("changed while it was read"):
             prepare_store(Changing(path=corpus.path), tokenizers.byte, root=root)
+        for file in corpus.files:
+            file.write_text("the same")
+        with refused("no text for the validation split"):
+            prepare_store(TextFiles(path=corpus.path, deduplicate=True), tokenizers.byte, root=root)
     assert names(root) == {LOCK}
 
 
