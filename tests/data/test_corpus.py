@@ -132,17 +132,16 @@ def test_a_dataset_gives_the_column_and_the_slices_of_splits_that_were_asked_for
     assert texts(Hub(name=dataset, column="story")) == every_tenth(STORIES)
     halves = Hub(name=dataset, train_split="train[:12]", validation_split="train[80%:]")
     assert texts(halves) == (DOCUMENTS[:12], DOCUMENTS[20:])
-    rows = jsonl(["one", {"text": None}, "two"])  # without text, a row is no document
-    rows = Hub(name=str(write(tmp_path / "rows", {"a.jsonl": rows})))
-    assert texts(rows) == (["one"], ["two"])
-    assert [*rows.left_out.values()] == [(1, 3)]
-    lacking = jsonl(["one", {"text": None}, {"text": None}])
-    with refused("data.column=text: 2 of 3 rows of", "(train)", "another column"):
-        texts(Hub(name=str(write(tmp_path / "lacking", {"a.jsonl": lacking}))))
-    chat = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
-    chats = write(tmp_path / "chats", {"a.jsonl": jsonl([{"messages": chat}] * 2)})
-    text = "user:\nHello\n\nassistant:\nHi!"
-    assert texts(Hub(name=str(chats), column="messages")) == ([text], [text])
+    chat = {"messages": [{"role": "user", "content": "Hello"}]}
+    for none, folder in ((1, "some"), (2, "most")):  # without text, a row is no document
+        rows = jsonl([chat] * (3 - none) + [{"messages": None}] * none + [chat] * (2 - none))
+        chats = Hub(name=str(write(tmp_path / folder, {"a.jsonl": rows})), column="messages")
+        if folder == "some":
+            assert texts(chats) == (["user:\nHello"] * 2, ["user:\nHello"])
+            assert [*chats.left_out.values()] == [(1, 4)]
+        else:
+            with refused("data.column=messages: 2 of 3 rows of", "(train)", "another column"):
+                texts(chats)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from refusals import refused
 from headscope.data.own_files import Template, TextFiles, records
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
-from headscope.data.tokenizer import byte
+from headscope.data.tokenizer import byte, char
 from headscope.evaluation import validation_text
 
 
@@ -36,27 +36,29 @@ def text_of(file):
 
 def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path):
     """What is skipped in a folder is counted."""
-    write(tmp_path / "a" / "deep", {"2.txt.gz": gzip.compress(b"two"), "3.md": "markdown"})
-    write(tmp_path / "a", {"1.py": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"])})
-    write(
-        tmp_path / "a", {"z.png": b"\x89PNG\0", "latin.1": "caf\xe9".encode("latin-1"), ".x": "x"}
-    )
-    write(tmp_path / "a" / ".git", {"config": "hidden"})
-    write(tmp_path / "a" / "outputs", {"latest": "run"})
-    write(tmp_path / "a" / "run" / "analysis", {"heads.csv": "text"})
-    write(tmp_path / "a" / "run" / ".hydra", {"config.yaml": "text"})
-    write(tmp_path / "a" / "data" / "store", {"store.json": "text", "validation.bin": "text"})
-    write(tmp_path / "a", {"table.csv": "name,number\none,1\n"})  # without the column
-    write(tmp_path / "b", {"3.txt": "three"})
+    table = "name,number\none,1\n"  # without the column
+    files = {
+        "a/deep": {"2.txt.gz": gzip.compress(b"two"), "3.md": "markdown"},
+        "a": {"1.py": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"]), "table.csv": table}
+        | {"z.png": b"\x89PNG\0", "latin.1": "caf\xe9".encode("latin-1"), ".x": "x"},
+        "a/.git": {"config": "hidden"},
+        "a/outputs": {"latest": "run"},
+        "a/run/analysis": {"heads.csv": "text"},
+        "a/run/.hydra": {"config.yaml": "text"},
+        "a/data/store": {"store.json": "text", "validation.bin": "text"},
+        "b": {"3.txt": "three"},
+        "rows": {"table.csv": table},
+        "long": {"1.md": "\u9053" * 8000},  # the part that is tested ends in a letter
+    }
+    for folder, content in files.items():
+        write(tmp_path / folder, content)
     (tmp_path / "a" / "folder.txt").mkdir()
     assert read(tmp_path / "a") == (["one", "two", "markdown"], ["row"])
     notice = TextFiles(path=str(tmp_path / "a")).notice
     assert f"data.path={tmp_path / 'a'}: 11 of 15 files are skipped" in notice
     assert TextFiles(path=str(tmp_path / "b")).notice is None
-    write(tmp_path / "rows", {"table.csv": "name,number\none,1\n"})
     with refused("has no column text; its columns: name, number"):
         read(tmp_path / "rows")
-    write(tmp_path / "long", {"1.md": "\u9053" * 8000})  # the part that is tested ends in a letter
     assert read(tmp_path / "long")[0]
     assert read(f"{tmp_path}/**/*.txt*") == (["two"], ["three"])
     assert read(f"{tmp_path}/*/deep/*") == (["two"], ["markdown"])
@@ -96,6 +98,25 @@ def test_utf8_is_read_as_it_is_but_line_ends_become_lf_and_the_byte_order_mark_g
     assert text_of(tmp_path / "dos.txt") == "a\nb\nc\n"
     cut = len(text) * 9 // 10
     assert read(tmp_path / "a.txt") == ([text[:cut]], [text[cut:]])
+
+
+def test_a_lone_file_is_read_three_times_and_again_after_a_change(tmp_path, monkeypatch):
+    """To count its characters, to make the tokenizer, and to encode it."""
+    found: list[int] = []
+
+    def counted(file):
+        for chunk in text_chunks(file):
+            found.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr("headscope.data.own_files.text_chunks", counted)
+    corpus = TextFiles(path=str(write(tmp_path, {"a.txt": ""}) / "a.txt"))
+    for size in (1000, 500):
+        found.clear()
+        write(tmp_path, {"a.txt": "a" * size})
+        store = prepare_store(corpus, char, root=tmp_path / "data")
+        assert sum(found) == 3 * size
+        assert len(store.validation) == 1 + size // 10  # after the end-of-text token
 
 
 DAMAGED = [
