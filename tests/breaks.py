@@ -479,6 +479,15 @@ data/own_files.py
 - if (own - {target}).isdisjoint(file.parents)]
 + ]
 > data/test_own_files.py::test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds
+data/store.py
+# the checksums of a store that has changed are not compared
+- if not verified and checksums != {"crc32": _checksums(folder)}:
++ if False:
+> data/test_store.py::test_a_damaged_store_is_refused_in_one_line
+# a store that has not changed is read again
+- checksums.pop("verified", None) == stamps
++ checksums.pop("verified", None) is stamps
+> data/test_store.py::test_a_verified_store_is_read_again_only_after_a_change
 viewer/static/viewer.css
 # the opened head is below the timeline and the heads
 - main, .overview { display: grid;
