@@ -28,7 +28,9 @@ import torch
 
 import headscope
 from benchmarks.browser import chromium, explore, painted
+from benchmarks.runner import seconds_of
 
+CPU = torch.device("cpu")
 ROUNDS = 15
 TOKENS = 40
 CLIENTS, SECONDS = 20, 30
@@ -98,12 +100,8 @@ ACTIONS: dict[str, Callable[[str, int], Any]] = {
 
 def milliseconds(work: Callable[[int], Any]) -> float:
     """The median time of a call, after one call that is not counted."""
-    times = []
-    for number in range(ROUNDS + 1):
-        began = time.perf_counter()
-        work(number)
-        times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times[1:])
+    times = [seconds_of(partial(work, number), CPU) for number in range(ROUNDS + 1)]
+    return 1000 * statistics.median(times[1:])
 
 
 def time_actions(folder: Path) -> None:

@@ -3,7 +3,6 @@
 `python -m benchmarks.start sizes` prints the sizes of the wheel and of the source distribution."""
 
 import json
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -13,7 +12,7 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.runner import alternate
+from benchmarks.runner import compared
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 7
@@ -35,12 +34,11 @@ def measure_times() -> None:
     """Runs each program several times, alternating with the others. Prints the median, the lowest
     and the highest number of seconds. A first run, which is not measured, encodes the text."""
     subprocess.run([sys.executable, *PROGRAMS["headscope train, one step"]], check=True, stdout=2)
-    seconds = alternate({name: partial(run, words) for name, words in PROGRAMS.items()}, ROUNDS)
-    for name, rounds in seconds.items():
-        times = [each["seconds"] for each in rounds]
-        figures = {"seconds": statistics.median(times), "lowest": min(times), "highest": max(times)}
-        rounded = {key: round(value, 2) for key, value in figures.items()}
-        print(json.dumps({"program": name, **rounded}))
+    sides = {name: partial(run, words) for name, words in PROGRAMS.items()}
+    for row in compared(sides, ROUNDS, ratio_of="seconds", reference="headscope --help"):
+        shown = {"seconds": "median", "lowest": "min", "highest": "max"}
+        rounded = {key: round(row["seconds"][each], 2) for key, each in shown.items()}
+        print(json.dumps({"program": row["side"], **rounded}))
 
 
 def run(words: list[str]) -> dict[str, float]:
