@@ -3,11 +3,10 @@
 
 import { drawAxis, drawLine, fit, heightIn } from "./canvas.js";
 import { xsOf } from "./chart.js";
-import { card, make, set } from "./dom.js";
+import { card, explain, make, set } from "./dom.js";
 import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
 import { NEXT as TEXTS } from "./texts.js";
-import { explain } from "./tooltip.js";
 
 const HEADS = 8; // heads that are listed
 const RAISED = 5; // tokens that the opened head raises most
