@@ -133,9 +133,9 @@ export function createNext(parent, actions) {
         hint.replaceChildren(...(next === undefined ? TEXTS.ends(bold(labels[kept]))
           : TEXTS.follows(bold(labels[kept]), bold(next))));
         if (comparison) hint.append(TEXTS.notDifference(at));
+        raised.heading.textContent = TEXTS.raises(name);
+        showSteps(model);
       }
-      raised.heading.textContent = TEXTS.raises(name);
-      showSteps(model);
     },
 
     /** Shows the predictions at the step of the cursor. */
