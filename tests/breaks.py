@@ -242,8 +242,8 @@ nn/attention.py
 + dtype=torch.bool).tril(-1)
 > nn/attention/test_inputs.py::test_gradient_comes_from_itself_and_all_before_and_never_from_the_future
 # fewer queries than keys take the first rows of the mask
-- self.mask[keys - queries : keys, :keys]
-+ self.mask[:queries, :keys]
+- mask[keys - queries : keys, :keys] if
++ mask[:queries, :keys] if
 > nn/attention/test_inputs.py::test_fewer_queries_than_keys_are_the_last_rows_of_the_whole
 # the mask is stored in checkpoints
 - mask if causal else None, persistent=False
