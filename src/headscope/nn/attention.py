@@ -33,7 +33,7 @@ class MultiHeadAttention(nn.Module):
 
     - `embed_dim` is the input width, `out_dim` the output width (default: `embed_dim`).
     - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
-    - `causal`: a query sees its own and earlier tokens. `block_size` is the maximum number of tokens.
+    - `causal`: a query sees its own and earlier tokens. `block_size` limits their number.
     - `dropout` applies to weights in training. `scale` multiplies scores (default: 1 / sqrt(D)).
     - `qkv_bias`, `out_bias`: add biases. `qk_norm`: apply RMSNorm to queries and keys (Henry 2020).
     - If `out_proj` is false, the output is the concatenated heads, and `out_dim` must be H D.
