@@ -5,8 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
-from headscope.conversion.tokenizer_files import tokenizer_files
-from headscope.conversion.tokenizer_in import read_tokenizer
+from headscope.conversion.tokenizer_files import read_tokenizer, tokenizer_files
 from headscope.data import tokenizer as tokenizers
 from headscope.data.ranks import encoded_below, merges_of_ranks
 from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer
