@@ -49,7 +49,7 @@ THERE_AND_BACK = [
     ("nanogpt", f"{NANOGPT} model.bias=false model.qkv_bias=true"),
     ("nanogpt", f"{NANOGPT} model/position=sinusoidal {UNSCALED}"),
     ("nanogpt", f"{NANOGPT} {NO_POSITION}"),
-    ("huggingface", f"{SWIGLU} model.qkv_bias=true"),
+    ("huggingface", f"{SWIGLU} model.bias=true model.qkv_bias=true"),
     ("huggingface", f"{GPT2} model/position=sinusoidal {SCALED}"),
 ]
 QUICK = [case for case in THERE_AND_BACK if case[0] != "huggingface"]

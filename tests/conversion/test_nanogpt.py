@@ -5,7 +5,6 @@ The tests with nanoGPT itself need its files: set NANOGPT to the folder of a che
 
 import os
 import pickle
-import re
 import shutil
 import subprocess
 import sys
