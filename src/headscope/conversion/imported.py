@@ -52,9 +52,10 @@ def untrained() -> dict[str, Any]:
         return yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
 
     settings = in_conf("train")
-    for chosen in settings.pop("defaults"):
-        for group in {"optimizer", "schedule", "trainer"}.intersection(chosen):
-            settings[group] = in_conf(f"{group}/{chosen[group]}")
+    for entry in settings.pop("defaults"):
+        for group, choice in entry.items() if isinstance(entry, dict) else ():
+            if group in ("optimizer", "schedule", "trainer"):
+                settings[group] = in_conf(f"{group}/{choice}")
     settings["trainer"]["max_steps"] = 0
     del settings["hydra"]
     return settings
