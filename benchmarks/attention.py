@@ -26,7 +26,6 @@ def measure(request: Request) -> Result:
     """Measures the milliseconds of one forward and backward pass of every attention layer, with its
     default settings. Raises UserError when a shape is impossible."""
     plan = request.suite
-    runner.check_shapes(plan.shapes, "tokens, embed_dim, heads")
     title = "{:,} tokens, embed_dim {:,}, heads {}"
     return Result(
         f"Time of one attention layer, forward and backward, {plan.batch_size} sequences, float32",
@@ -35,7 +34,7 @@ def measure(request: Request) -> Result:
         f"{REFERENCE} in the same round. Explicit: the path that returns the attention weights, "
         "without the fused kernel.",
         f"ms, x: ratio to {REFERENCE}",
-        ["milliseconds"],
+        "milliseconds",
     )
 
 
@@ -47,13 +46,12 @@ def time_shape(shape: list[int], request: Request) -> list[dict[str, Any]]:
     x.requires_grad_()
     sides: dict[str, Callable[[], Figures]] = {}
     for name in choices_of("model/attention"):
-        words = [f"model/attention={name}"]
-        model = request.compose("model/gpt", words, key="model")
+        model = request.compose("model/gpt", [f"model/attention={name}"], key="model")
         heads = 1 if model.heads == 1 else all_heads  # single_head
         kv_heads = model.kv_heads and math.gcd(model.kv_heads, heads)
+        sizes = {"embed_dim": embed_dim, "heads": heads, "kv_heads": kv_heads}
         biases = {"qkv_bias": model.qkv_bias, "out_bias": model.bias}
         make = build_part(model.attention, "model/attention")
-        sizes = {"embed_dim": embed_dim, "heads": heads, "kv_heads": kv_heads}
         layer = make(**sizes, **biases, block_size=tokens)
         side = f"{name}, kv_heads={kv_heads}" if layer.kv_heads < heads else name
         sides[side] = partial(turn, layer.to(request.device), x, explicit=False)
@@ -61,14 +59,13 @@ def time_shape(shape: list[int], request: Request) -> list[dict[str, Any]]:
             sides[f"{name}, explicit"] = partial(turn, layer, x, explicit=True)
     for side_turn in [*sides.values()] * WARMUP_ROUNDS:
         side_turn()
-    measured = runner.alternate(sides, request.suite.rounds)
-    return runner.summarize(measured, ratio_of="milliseconds", reference=REFERENCE)
+    rounds = request.suite.rounds
+    return runner.compared(sides, rounds, ratio_of="milliseconds", reference=REFERENCE)
 
 
 def turn(layer: MultiHeadAttention, x: Tensor, explicit: bool) -> Figures:
     """Milliseconds of one forward and one backward pass of `layer` for the input `x` (B, T, C).
     With `explicit`, the layer also returns its attention weights."""
-
     gradient = torch.ones_like(x)
 
     def both() -> None:

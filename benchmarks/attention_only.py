@@ -8,7 +8,7 @@ picture attention_only.png is drawn too.
 import torch
 from matplotlib.figure import Figure
 
-from benchmarks.three_seeds import SEEDS, Row, main
+from benchmarks.three_seeds import Row, draw, main
 from headscope.analysis.circuits import compositions, random_composition
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
@@ -61,16 +61,13 @@ def picture(runs: list[list[Row]]) -> Figure:
     figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
     panels = figure.subplots(2, 4).flat
     for panel, (name, title) in zip(panels, DRAWN.items(), strict=False):
-        for seed, rows in zip(SEEDS, runs, strict=True):
-            steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
-            panel.plot(steps, values, "o-", markersize=3, label=f"seed {seed}")
+        draw(panel, title, runs, name, marker="o", markersize=3)
         if name == "k_composition":
             panel.axhline(runs[0][0]["random"], color="grey", linestyle="--", label="random")
             panel.legend(fontsize=8)
-        panel.set_title(title, fontsize=9)
-        panel.set_xlabel("training step", fontsize=8)
+        panel.title.set_size(9)
+        panel.xaxis.label.set_size(8)
         panel.axvspan(150, 225, color="grey", alpha=0.12)
-        panel.spines[["top", "right"]].set_visible(False)
     figure.axes[-1].remove()
     return figure
 

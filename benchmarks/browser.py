@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -50,32 +50,32 @@ def chromium(width: int = 1440, height: int = 1400) -> Iterator[Any]:
 
 
 @contextmanager
-def tensorboard(logs: Path) -> Iterator[str]:
-    """A TensorBoard process that shows `logs`, where a run has snapshots. Yields its address."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+def server(*words: str, stream: str = "stdout") -> Iterator[tuple[str, int]]:
+    """A module that is run as a command and prints the address of its page to `stream`. Yields the
+    address, and the process id."""
+    command, pipe = [sys.executable, "-m", *words], {stream: subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipe) as process:  # type: ignore[call-overload]
         try:
-            addresses = (re.search(r"http://\S+/", line) for line in process.stderr)
-            address = next(found[0] for found in addresses if found)
-            while not json.load(urlopen(f"{address}data/plugin/headscope/runs"))["runs"]:
-                time.sleep(0.5)  # it has not yet read the event file
-            yield address
+            addresses = (re.search(r"http://\S+/", line) for line in getattr(process, stream))
+            yield next(found[0] for found in addresses if found), process.pid
         finally:
             process.terminate()
 
 
 @contextmanager
-def explore(*words: str) -> Iterator[tuple[str, int]]:
-    """The command explore, with these words. Yields the address of the page, and the process id."""
-    command = [sys.executable, "-m", "headscope", "explore", "open_browser=false", "port=0", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            addresses = (re.search(r"http://\S+/", line) for line in process.stdout)
-            yield next(found[0] for found in addresses if found), process.pid
-        finally:
-            process.terminate()
+def tensorboard(logs: Path) -> Iterator[str]:
+    """A TensorBoard that shows `logs`, where a run has snapshots. Yields its address."""
+    words = ("tensorboard.main", "--logdir", str(logs), "--port", "0")
+    with server(*words, stream="stderr") as (address, _):
+        while not json.load(urlopen(f"{address}data/plugin/headscope/runs"))["runs"]:
+            time.sleep(0.5)  # it has not yet read the event file
+        yield address
+
+
+def explore(checkpoint: Path | str) -> AbstractContextManager[tuple[str, int]]:
+    """The command explore, with a checkpoint (see `server`)."""
+    words = ("open_browser=false", "port=0", f"checkpoint={checkpoint}")
+    return server("headscope", "explore", *words)
 
 
 def open_tab(browser: Any, address: str, **state: Any) -> float:

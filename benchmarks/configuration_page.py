@@ -28,16 +28,8 @@ WITHOUT_KEYS = ("experiment", "debug", "suite", "compare")
 ORDER = (
     *("model", "model/attention", "model/position", "model/norm", "model/activation"),
     *("model/feed_forward", "tokenizer", "data", "optimizer", "schedule", "trainer", "logger"),
-    *(
-        "callbacks",
-        "thresholds",
-        "compare",
-        "experiment",
-        "debug",
-        "hydra/launcher",
-        "hydra/sweeper",
-    ),
-    "suite",
+    *("callbacks", "thresholds", "compare", "experiment", "debug", "hydra/launcher"),
+    *("hydra/sweeper", "suite"),
 )
 """The groups, in the order of the page."""
 

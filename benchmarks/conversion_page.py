@@ -4,29 +4,26 @@ whether a class of transformers computes the same function.
 """
 
 import sys
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from headscope.checkpoint import build_model
 from headscope.cli.conf import CONF, choices_of
 from headscope.config.parse import parse_part
-from headscope.config.parts import Part
-from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.proof import find_class
 from headscope.files import write_atomically
 
 BASES = {
     "GPT2LMHeadModel": "model=gpt2",
     "GPTNeoXForCausalLM": "model=gpt",
-    "MptForCausalLM": "model/position=alibi",
-    "LlamaForCausalLM": "model/norm=rms model/feed_forward=swiglu",
-    "ArceeForCausalLM": "model/norm=rms model/activation=relu_squared",
-    "Qwen3ForCausalLM": "model/norm=rms model/feed_forward=swiglu model.attention.qk_norm=true "
-    "model.norm.eps=1e-6",
+    "MptForCausalLM": "model=gpt model/position=alibi",
+    "LlamaForCausalLM": "model=gpt model/norm=rms model/feed_forward=swiglu",
+    "ArceeForCausalLM": "model=gpt model/norm=rms model/activation=relu_squared",
+    "Qwen3ForCausalLM": "model=gpt model/norm=rms model/feed_forward=swiglu "
+    "model.attention.qk_norm=true model.norm.eps=1e-6",
 }
 """For each class, words that select a model which it expresses exactly."""
 
@@ -56,49 +53,27 @@ def matrix() -> str:
         f"| a model of each class, with | {' | '.join(names)} |",
         f"|---|{'---|' * len(names)}",
     ]
-    for change in CHANGES:
-        models = [changed(f"{base} {SIZES}", change) for base in BASES.values()]
-        cells = ["-" if model is None else cell(model) for model in models]
-        lines.append(f"| `{change}` | {' | '.join(cells)} |")
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for change in CHANGES:
+            cells = [cell(base, change) for base in BASES.values()]
+            lines.append(f"| `{change}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def cell(model: Part) -> str:
-    return "own class" if found(model) is None else "exact"
-
-
-def found(model: Part) -> HuggingFaceClass | None:
-    """The class of transformers that computes the same function, found with a small vocabulary."""
-    return find_class(build_model(model, vocab_size=64), model)
-
-
-def changed(base: str, change: str) -> Part | None:
-    """The model that the words `base` select, with the words `change` applied. Keys that `change`
-    does not set keep their values in `base`. None if this model has no key that `change` sets."""
-    set_keys = [tuple(word.partition("=")[0].split(".")[1:]) for word in change.split()]
-    model, before, after = dict(settings(base)), settings(""), settings(change)
-    for key, value in after.items():
-        if not isinstance(value, dict):
-            if value != before[key] or (key,) in set_keys:
-                model[key] = value
-        elif f"model/{key}=" in change and model[key]["_target_"] != value["_target_"]:
-            kept = model[key] if key == "attention" else {}  # attentions share most keys
-            common = value.keys() & kept.keys() - {"_target_"}
-            model[key] = value | {name: kept[name] for name in common}
-    for key, *inner in filter(None, set_keys):
-        if inner and inner[0] not in model[key]:
-            return None
-        if inner:
-            model[key] = model[key] | {inner[0]: after[key][inner[0]]}
-    return parse_part(model, "model")
-
-
-@cache
-def settings(words: str) -> dict[str, Any]:
-    """The `model` part of the configuration that scripts/train.py composes from `words`."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("train", words.split()).model
-    return parse_part(OmegaConf.to_container(composed, resolve=True), "model")
+def cell(base: str, change: str) -> str:
+    """Whether a class of transformers computes the same function as the model that the words `base`
+    and `change` select, which is found with a small vocabulary. "-" if this model has no key that
+    `change` sets."""
+    root, *words = f"{base} {SIZES} {change}".split()
+    if change == "model/norm=none":
+        words = [word for word in words if not word.startswith("model.norm.")]
+    try:
+        composed = compose(root.replace("=", "/"), words).model
+    except ConfigCompositionException:
+        return "-"
+    config = parse_part(OmegaConf.to_container(composed, resolve=True), "model")
+    found = find_class(build_model(config, vocab_size=64), config)
+    return "own class" if found is None else "exact"
 
 
 def page(text: str) -> str:

@@ -76,17 +76,13 @@ def make(block: Block, root: Path) -> None:
     """
     check_code(root)
     commit, made_by = git(root, "rev-parse", "HEAD").strip(), provenance(root)
-    folder = root / "outputs" / "docs" / block["name"]
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for name in ("scripts", "data"):
-        (folder / name).symlink_to(root / name)
+    folder = new_folder(block["name"], "scripts", "data", root=root)
     paths = {"PATH": Path(sys.executable).parent, "PYTHONPATH": root}
     added = {name: f"{path}{os.pathsep}{os.environ.get(name, '')}" for name, path in paths.items()}
+    env = {**os.environ, **added}
     # The console output of a training is no figure: it goes to standard error.
     training = re.compile(r"^(python scripts/(train|compare)\.py.*)$", re.M)
     command = ["bash", "-ec", training.sub(r"\1 1>&2", block["commands"])]
-    env = {**os.environ, **added}
     done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, check=True)
     check_code(root, commit)
     figures = f"{figures_of(block, folder, done.stdout.decode())}\n\n{made_by}"
@@ -94,12 +90,23 @@ def make(block: Block, root: Path) -> None:
         if name.endswith((".png", ".html")):
             [file] = folder.glob(source)
             shutil.copy(file, root / "docs" / name)
+
+    def updated(found: Block) -> str:
+        here = found["name"] == block["name"]
+        return f"{found['head']}{figures}{found['end']}" if here else found[0]
+
     for page in pages_in(root):
-        text = page.read_text(encoding="utf-8")
-        for found in BLOCK.finditer(text):
-            if found["name"] == block["name"]:
-                text = text.replace(found[0], f"{found['head']}{figures}{found['end']}")
-        page.write_text(text, encoding="utf-8")
+        page.write_text(BLOCK.sub(updated, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def new_folder(name: str, *links: str, root: Path = ROOT) -> Path:
+    """An empty folder outputs/docs/NAME/, with links to these folders of the checkout."""
+    folder = root / "outputs" / "docs" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for link in links:
+        (folder / link).symlink_to(root / link)
+    return folder
 
 
 def figures_of(block: Block, folder: Path, printed: str) -> str:
@@ -114,12 +121,10 @@ def figures_of(block: Block, folder: Path, printed: str) -> str:
     names = re.findall(r"^# (.*)$", block["commands"], re.M)
     if "row" in options:
         names = [options["row"].format_map(row) for row in rows]
-    # Further digits of a validation loss depend on the processor.
-    agreeing = [{key: round(row[key], 3) for key in row if key.startswith("val_")} for row in rows]
-    rows = [
-        {**row, **digits, "side": name}
-        for name, row, digits in zip(names, rows, agreeing, strict=True)
-    ]
+    for name, row in zip(names, rows, strict=True):
+        row["side"] = name
+        # Further digits of a validation loss depend on the processor.
+        row.update({key: round(row[key], 3) for key in row if key.startswith("val_")})
     columns = options["columns"].split(",")
     if pivot := options.get("pivot"):
         wide: dict[str, dict[str, Any]] = {name: {"side": name} for name in names}

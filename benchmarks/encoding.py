@@ -37,8 +37,8 @@ def measure(request: Request) -> Result:
             sides = {
                 name: partial(runner.in_fresh_process, prepare, (file, name)) for name in TOKENIZERS
             }
-            measured = runner.alternate(sides, request.suite.rounds)
-        groups[f"{size:,} MB"] = runner.summarize(measured, ratio_of=speed, reference="bpe")
+            rows = runner.compared(sides, request.suite.rounds, ratio_of=speed, reference="bpe")
+        groups[f"{size:,} MB"] = rows
     return Result(
         "Speed of preparing a token store",
         groups,
@@ -47,7 +47,7 @@ def measure(request: Request) -> Result:
         "without the time to make the tokenizer. Peak memory: of the process, without file pages. "
         "Ratio: to bpe in the same round.",
         "MB/s per core (longer is faster), x: ratio to bpe",
-        [speed],
+        speed,
     )
 
 
@@ -57,28 +57,26 @@ def prepare(task: tuple[Path, str]) -> Figures:
     back at any time."""
     peak = 0.0
     with ThreadPoolExecutor(1) as pool:
-        work = pool.submit(seconds_to_prepare, *task)
+        work = pool.submit(times_to_prepare, *task)
         while not work.done():
             peak = max(peak, runner.process_mib("RssAnon"))
             time.sleep(0.02)
-    tokenizer_seconds, seconds = work.result()
-    rate = task[0].stat().st_size / 1e6 / (seconds - tokenizer_seconds)
-    return {
-        "seconds": seconds,
-        "tokenizer_seconds": tokenizer_seconds,
-        "mb_per_second_per_core": rate / process_cores(),
-        "peak_memory_mib": peak,
-    }
+    return {**work.result(), "peak_memory_mib": peak}
 
 
-def seconds_to_prepare(file: Path, name: str) -> tuple[float, float]:
-    """The seconds to make the tokenizer, and all seconds to prepare the store."""
+def times_to_prepare(file: Path, name: str) -> Figures:
     corpus, started = TextFiles(path=str(file)), time.perf_counter()
     made = TOKENIZERS[name](training_texts(corpus))
     tokenizer_seconds = time.perf_counter() - started
     with TemporaryDirectory() as root:
         prepare_store(corpus, lambda texts: made, root=Path(root))
-    return tokenizer_seconds, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    rate = file.stat().st_size / 1e6 / (seconds - tokenizer_seconds)
+    return {
+        "seconds": seconds,
+        "tokenizer_seconds": tokenizer_seconds,
+        "mb_per_second_per_core": rate / process_cores(),
+    }
 
 
 def write_numbered_speeches(file: Path, size: int) -> None:

@@ -1,22 +1,22 @@
 """Measures the command explore: the time of each action, many clients at once, and random requests.
-Prints JSON rows for docs/performance.md: python -m benchmarks.explore actions|clients|random
+Prints JSON rows for docs/explore.md: python -m benchmarks.explore actions|clients|random
 
 The models are the default one, trained for one step, and one with the shape of GPT-2 (124 M), whose
 weights are random. The text has 40 tokens. Every request of a round has another text, so that
 nothing is read from memory, except where the action is a click on the same text.
 """
 
-import itertools
 import json
 import os
 import random
 import statistics
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,10 +24,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import psutil
+import torch
 
 import headscope
 from benchmarks.browser import chromium, explore, painted
+from benchmarks.runner import seconds_of
 
+CPU = torch.device("cpu")
 ROUNDS = 15
 TOKENS = 40
 CLIENTS, SECONDS = 20, 30
@@ -48,114 +51,107 @@ def send(address: str, name: str, body: bytes) -> bytes:
         return answer.read()
 
 
-def models(folder: Path) -> dict[str, str]:
-    """The models by name, as words for `checkpoint=`."""
-    import torch
+def default_model(folder: Path) -> str:
+    """The path of a model in `folder`."""
+    with chdir(folder), redirect_stdout(sys.stderr):
+        words = ["trainer.max_steps=1", "callbacks=plain", "~logger"]
+        return str(headscope.train(words).folder.resolve())
+
+
+def gpt2_shape(folder: Path) -> str:
+    """The path of a model in `folder`, with a tokenizer for bytes."""
     import transformers
 
     from headscope.conversion.tokenizer_files import tokenizer_files
     from headscope.data.tokenizer import byte
 
-    with chdir(folder), redirect_stdout(sys.stderr):
-        run = headscope.train(
-            ["trainer.max_steps=1", "callbacks=plain", "~logger"]
-        ).folder.resolve()
     torch.manual_seed(0)
     large = folder / "gpt2"
     transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(large)
     for name, content in tokenizer_files(byte([])).items():
         (large / name).write_text(content, "utf-8")
-    return {"default": str(run), "gpt2_shape": str(large)}
+    return str(large)
 
 
-def actions(address: str) -> Iterator[tuple[str, Callable[[int], Any]]]:
-    """Each action of the page, as the requests that it makes in round n."""
-    shown = {"layers": [0]}
+def text(n: int) -> list[int]:
+    """The tokens of another text for each n."""
+    return [(n + at * 7) % 250 for at in range(TOKENS)]
 
-    def text(n: int) -> list[int]:
-        return [(n + at * 7) % 250 for at in range(TOKENS)]
 
-    def switch(n: int) -> None:
-        for zero in ([], ["L1H1"]):
-            post(address, "read", tokens=text(n), zero=zero, **shown)
+def switch(address: str, n: int) -> None:
+    for zero in ([], ["L1H1"]):
+        post(address, "read", tokens=text(n), zero=zero, layers=[0])
 
-    yield "type a character", lambda n: post(address, "read", tokens=text(n), **shown)
-    yield "select a token", lambda n: post(address, "read", tokens=text(0), position=n, **shown)
-    yield "switch a head off", switch
-    yield "write 20 tokens", lambda n: post(address, "write", tokens=text(n), max_new_tokens=20)
-    copy = [{"head": "L1H1", "position": 3}]
-    yield (
-        "patch",
-        lambda n: post(address, "patch", tokens=text(n), other_tokens=text(n + 1), copies=copy),
-    )
-    yield (
-        "patch every head",
-        lambda n: post(address, "patch", tokens=text(n), other_tokens=text(n + 1), every_head=True),
-    )
+
+def patch(address: str, n: int, **options: Any) -> None:
+    post(address, "patch", tokens=text(n), other_tokens=text(n + 1), **options)
+
+
+ACTIONS: dict[str, Callable[[str, int], Any]] = {
+    "type a character": lambda at, n: post(at, "read", tokens=text(n), layers=[0]),
+    "select a token": lambda at, n: post(at, "read", tokens=text(0), position=n, layers=[0]),
+    "switch a head off": switch,
+    "write 20 tokens": lambda at, n: post(at, "write", tokens=text(n), max_new_tokens=20),
+    "patch": partial(patch, copies=[{"head": "L1H1", "position": 3}]),
+    "patch every head": partial(patch, every_head=True),
+}
+"""Each action of the page, as the requests that it sends to an address in round n."""
 
 
 def milliseconds(work: Callable[[int], Any]) -> float:
     """The median time of a call, after one call that is not counted."""
-    times = []
-    for number in range(ROUNDS + 1):
-        began = time.perf_counter()
-        work(number)
-        times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times[1:])
+    times = [seconds_of(partial(work, number), CPU) for number in range(ROUNDS + 1)]
+    return 1000 * statistics.median(times[1:])
 
 
 def time_actions(folder: Path) -> None:
-    rows: dict[str, dict[str, Any]] = {}
-    for name, given in models(folder).items():
+    rows: dict[str, dict[str, float]] = {}
+    for name, model in {"default": default_model, "gpt2_shape": gpt2_shape}.items():
+        given = model(folder)
         began = time.perf_counter()
-        with explore(f"checkpoint={given}") as (address, _):
-            rows.setdefault("start the command", {})[name] = 1000 * (time.perf_counter() - began)
-            for action, work in actions(address):
-                rows.setdefault(action, {})[name] = milliseconds(work)
+        with explore(given) as (address, _):
+            found = {"start the command": 1000 * (time.perf_counter() - began)}
+            for action, work in ACTIONS.items():
+                found[action] = milliseconds(partial(work, address))
             with chromium() as browser:
                 browser.get(address)
                 painted(browser)
-
-                def press(number: int, browser: Any = browser) -> None:
-                    painted(browser, KEY, number)
-
-                rows.setdefault("in Chromium: type until painted", {})[name] = milliseconds(press)
-    for action, found in rows.items():
-        print(json.dumps({"action": action} | {name: round(ms, 1) for name, ms in found.items()}))
+                press = partial(painted, browser, KEY)
+                found["in Chromium: type until painted"] = milliseconds(press)
+        for action, ms in found.items():
+            rows.setdefault(action, {})[name] = round(ms, 1)
+    for action, row in rows.items():
+        print(json.dumps({"action": action, **row}))
 
 
 def many_clients(folder: Path) -> None:
     """CLIENTS clients type at once for SECONDS."""
     times: list[float] = []
-    failed: Counter[str] = Counter()
-    with explore(f"checkpoint={models(folder)['default']}") as (address, process):
+    failures: list[OSError] = []
+    with explore(default_model(folder)) as (address, process):
         end = time.monotonic() + SECONDS
         post(address, "read", text="warm")
         before = memory(process)
 
         def client(number: int) -> None:
-            for turn in itertools.count():
-                if time.monotonic() > end:
-                    return
+            turn = 0
+            while time.monotonic() < end:
                 began = time.perf_counter()
                 try:
                     tokens = [(number + turn + at) % 250 for at in range(TOKENS)]
                     post(address, "read", tokens=tokens, layers=[0])
                 except OSError as error:
-                    failed[str(error)] += 1
+                    failures.append(error)
                 times.append(1000 * (time.perf_counter() - began))
+                turn += 1
 
-        threads = [threading.Thread(target=client, args=(n,)) for n in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        times.sort()
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(client, range(CLIENTS)))  # raises the errors of the threads
         row = {
             "answers": len(times),
-            "failures": failed.total(),
+            "failures": len(failures),
             "median_ms": round(statistics.median(times), 1),
-            "slowest_ms": round(times[-1], 1),
+            "slowest_ms": round(max(times), 1),
             "mib_before": before,
             "mib_after": memory(process),
         }
@@ -164,27 +160,24 @@ def many_clients(folder: Path) -> None:
 
 def random_requests(folder: Path) -> None:
     """REQUESTS requests, most of them wrong in some way."""
-    draw = random.Random(0)
-    statuses: Counter[str] = Counter()
-    with explore(f"checkpoint={models(folder)['default']}") as (address, process):
-        halves = []
+    draw, statuses, halves = random.Random(0), Counter[int](), []
+    with explore(default_model(folder)) as (address, process):
         for number in range(REQUESTS):
-            name, body = random_request(draw)
             try:
-                send(address, name, body)
-                statuses["200"] += 1
+                send(address, *random_request(draw))
+                statuses[200] += 1
             except HTTPError as error:
-                statuses[str(error.code)] += 1
+                statuses[error.code] += 1
             if number + 1 in (REQUESTS // 2, REQUESTS):
                 halves.append(memory(process))
-        bad = sum(count for code, count in statuses.items() if code >= "5")
-        row = {
-            "answers": statuses["200"],
-            "refused": REQUESTS - statuses["200"] - bad,
-            "failures": bad,
-            "mib_half_way": halves[0],
-            "mib_after": halves[1],
-        }
+    bad = sum(count for code, count in statuses.items() if code >= 500)
+    row = {
+        "answers": statuses[200],
+        "refused": REQUESTS - statuses[200] - bad,
+        "failures": bad,
+        "mib_half_way": halves[0],
+        "mib_after": halves[1],
+    }
     print(json.dumps(row))
 
 
@@ -208,30 +201,18 @@ USUAL: dict[str, list[Any]] = {
     "against": [{}, {"zero": ["L0H0"]}, None],
 }
 ODD: list[Any] = [
-    None,
-    True,
-    -1,
-    10**6,
-    10**30,
-    0.5,
-    float("nan"),
-    "",
-    "../x",
-    "L9H9",
-    [],
-    {},
-    [None],
-    ["L0H1"] * 2,
+    *(None, True, -1, 10**6, 10**30, 0.5, float("nan")),
+    *("", "../x", "L9H9", [], {}, [None], ["L0H1"] * 2),
 ]
+SWITCHES, SAMPLING = ["zero", "mean", "half"], ["temperature", "top_k", "top_p"]
 KEYS = {
     "open": ["model"],
-    "read": ["model", "zero", "mean", "half", "position", "target", "also", "layers", "temperature",
-             "top_k", "top_p"],
-    "write": ["zero", "mean", "half", "temperature", "top_k", "top_p", "seed"],
+    "read": ["model", *SWITCHES, "position", "target", "also", "layers", *SAMPLING],
+    "write": [*SWITCHES, *SAMPLING, "seed"],
     "patch": ["zero", "mean", "copies", "every_head"],
-    "export": ["zero", "mean", "half", "position", "target", "against"],
+    "export": [*SWITCHES, "position", "target", "against"],
     "other": ["model"],
-}  # fmt: skip
+}
 
 
 def random_request(draw: random.Random) -> tuple[str, bytes]:
@@ -259,11 +240,7 @@ def memory(process: int) -> int:
     return psutil.Process(process).memory_info().rss // 2**20
 
 
-def main() -> None:
+if __name__ == "__main__":
     measure = {"actions": time_actions, "clients": many_clients, "random": random_requests}
     with TemporaryDirectory() as name:
         measure[sys.argv[1]](Path(name))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,12 +4,10 @@ A FLOP is one addition or multiplication. The FLOPs come from a formula, because
 FlopCounterMode does not count fused attention on a CPU.
 """
 
-import time
-
 import torch
 from torch import nn
 
-from headscope.comparison.bare_loop import synchronize
+from benchmarks.runner import seconds_of
 from headscope.nn import GPT
 
 
@@ -36,11 +34,4 @@ def matrix_rate(device: torch.device, *, size: int | None = None, rounds: int = 
     a, b = (torch.randn(size, size, device=device, generator=generator) for _ in "ab")
     if torch.is_autocast_enabled(device.type):
         a, b = (part.to(torch.get_autocast_dtype(device.type)) for part in (a, b))
-    seconds = []
-    for _ in range(rounds):
-        synchronize(device)
-        started = time.perf_counter()
-        a @ b
-        synchronize(device)
-        seconds.append(time.perf_counter() - started)
-    return 2 * size**3 / min(seconds)
+    return 2 * size**3 / min(seconds_of(lambda: a @ b, device) for _ in range(rounds))

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.three_seeds import SEEDS, Row, accuracy, main
+from benchmarks.three_seeds import Row, accuracies, draw, main
 from headscope.data.generated import SYMBOLS
 from headscope.trained import TrainedModel
 
@@ -32,8 +32,7 @@ def fourier_power(loaded: TrainedModel) -> Tensor:
 def measured(steps: list[TrainedModel]) -> list[Row]:
     rows = []
     for loaded in steps:
-        row: Row = {"step": loaded.step}
-        row |= {f"{split}_accuracy": accuracy(loaded, split) for split in ("train", "validation")}
+        row = accuracies(loaded)
         power = fourier_power(loaded)
         sums = power.sort(descending=True).values.cumsum(0)
         row["frequencies"] = int((sums < POWER).sum()) + 1
@@ -45,22 +44,15 @@ def measured(steps: list[TrainedModel]) -> list[Row]:
 def picture(runs: list[list[Row]]) -> Figure:
     """The accuracies over the steps, and the final spectra, one colour per seed."""
     figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
-    accuracies, counts, spectrum = figure.subplots(1, 3)
-    for number, (seed, rows, power) in enumerate(zip(SEEDS, runs, spectra, strict=True)):
-        look = {"color": f"C{number}"}
-        steps = [row["step"] for row in rows]
-        for split, style in (("train", "--"), ("validation", "-")):
-            values = [row[f"{split}_accuracy"] for row in rows]
-            accuracies.plot(steps, values, style, label=f"{split}, seed {seed}", **look)
-        counts.plot(steps, [row["frequencies"] for row in rows], **look)
+    answers, counts, spectrum = figure.subplots(1, 3)
+    draw(answers, "share of right answers", runs, "train_accuracy", "validation_accuracy")
+    answers.legend(fontsize=7)
+    draw(counts, f"frequencies with {POWER:.0%} of the power", runs, "frequencies")
+    for number, power in enumerate(spectra):
         frequencies = torch.arange(1, len(power) + 1) + 0.27 * (number - 1)
-        spectrum.bar(frequencies, power, width=0.27, **look)
-    accuracies.set(title="share of right answers", xlabel="training step")
-    counts.set(title=f"frequencies with {POWER:.0%} of the power", xlabel="training step")
+        spectrum.bar(frequencies, power, width=0.27, color=f"C{number}")
     spectrum.set(title="power in the embedding at the end (share)", xlabel="frequency")
-    accuracies.legend(fontsize=7)
-    for panel in figure.axes:
-        panel.spines[["top", "right"]].set_visible(False)
+    spectrum.spines[["top", "right"]].set_visible(False)
     return figure
 
 

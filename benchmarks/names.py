@@ -6,7 +6,7 @@ With key=value words, only the last step is measured. Without them, names.png is
 
 from matplotlib.figure import Figure
 
-from benchmarks.three_seeds import SEEDS, Row, accuracy, main
+from benchmarks.three_seeds import Row, accuracies, accuracy, draw, main
 from headscope.analysis.circuits import copying_scores
 from headscope.trained import TrainedModel
 
@@ -15,8 +15,7 @@ def measured(steps: list[TrainedModel]) -> list[Row]:
     """A row for each kept step of a run. The heads are sorted by their copying scores."""
     rows = []
     for loaded in steps:
-        row: Row = {"step": loaded.step}
-        row |= {f"{split}_accuracy": accuracy(loaded, split) for split in ("train", "validation")}
+        row = accuracies(loaded)
         scores = copying_scores(loaded.model)[0]
         order = scores.argsort(descending=True).tolist()
         for name, head in zip(("higher", "lower"), order, strict=False):
@@ -30,27 +29,11 @@ def measured(steps: list[TrainedModel]) -> list[Row]:
 def picture(runs: list[list[Row]]) -> Figure:
     """The accuracies and the copying scores over the steps, one colour per seed."""
     figure = Figure(figsize=(11, 3.6), dpi=110, layout="constrained")
-    panels = figure.subplots(1, 2)
-    shown = {
-        "share of right answers": ("train_accuracy", "validation_accuracy"),
-        "copying scores of the two heads": (
-            "copying_of_the_lower_head",
-            "copying_of_the_higher_head",
-        ),
-    }
-    for panel, (title, names) in zip(panels, shown.items(), strict=True):
-        for number, rows in enumerate(runs):
-            for name, style in zip(names, ("--", "-"), strict=True):
-                label = (
-                    f"{name.partition('_')[0]}, seed {SEEDS[number]}"
-                    if panel is panels[0]
-                    else None
-                )
-                steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
-                panel.plot(steps, values, style, color=f"C{number}", label=label)
-        panel.set(title=title, xlabel="training step")
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(fontsize=8)
+    answers, copying = figure.subplots(1, 2)
+    draw(answers, "share of right answers", runs, "train_accuracy", "validation_accuracy")
+    scores = [f"copying_of_the_{name}_head" for name in ("lower", "higher")]
+    draw(copying, "copying scores of the two heads", runs, *scores)
+    answers.legend(fontsize=8)
     return figure
 
 

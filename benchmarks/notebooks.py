@@ -7,7 +7,6 @@ Install the packages with pip install -e '.[dev]'.
 """
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
+from benchmarks.docs import ROOT, new_folder
 
 
 def execute(notebook: nbformat.NotebookNode, folder: Path) -> None:
@@ -30,20 +28,12 @@ def execute(notebook: nbformat.NotebookNode, folder: Path) -> None:
     NotebookClient(notebook, resources=where, **options).execute(env=env)
 
 
-def main(names: list[str]) -> None:
-    if not names or {*names} - {"quickstart", "heads_notebook"}:
-        sys.exit(__doc__)
-    for name in names:
-        folder = DOCS
-        if name == "quickstart":
-            folder = ROOT / "outputs" / "docs" / name
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            (folder / "data").symlink_to(ROOT / "data")
-        notebook = nbformat.read(DOCS / f"{name}.ipynb", as_version=4)
-        execute(notebook, folder)
-        nbformat.write(notebook, DOCS / f"{name}.ipynb")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if not sys.argv[1:] or {*sys.argv[1:]} - {"quickstart", "heads_notebook"}:
+        sys.exit(__doc__)
+    for name in sys.argv[1:]:
+        folder = new_folder(name, "data") if name == "quickstart" else ROOT / "docs"
+        file = ROOT / "docs" / f"{name}.ipynb"
+        notebook = nbformat.read(file, as_version=4)
+        execute(notebook, folder)
+        nbformat.write(notebook, file)

@@ -70,7 +70,7 @@ def explore_page(run: Path) -> None:
     typed = f"{field}.value = arguments[0]; {field}.dispatchEvent(new Event('input'))"
     press = "[...document.querySelectorAll('button')].find((b) => b.textContent === arguments[0])"
     phrase = "Gentlemen of the Senate and of the House of"
-    with explore(f"checkpoint={run}") as (address, _), chromium(*SIZE) as browser:
+    with explore(run) as (address, _), chromium(*SIZE) as browser:
         browser.get(address)
 
         def show(action: str, *arguments: str, seconds: float = 0.3) -> None:
@@ -82,12 +82,10 @@ def explore_page(run: Path) -> None:
             show(typed, phrase[:end])
         show(typed, phrase)
         show("document.querySelectorAll('.grid button')[1].click()")
-        for _ in range(3):
-            frames.append(frames[-1])
+        frames += frames[-1:] * 3
         show("document.querySelector('.switches-card input[value=zero]').click()", seconds=1)
         browser.save_screenshot(str(DOCS / "explore.png"))
-        for _ in range(5):
-            frames.append(frames[-1])
+        frames += frames[-1:] * 5
         show(f"{press}.click()", "All on")
         for _ in range(14):
             show(f"{press}.click()", "One token on")

@@ -5,11 +5,13 @@ import statistics
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from benchmarks import nanogpt, runner
+from benchmarks import runner
+from benchmarks.others import check_nanogpt, train_nanogpt
 from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
 from headscope.data.machine import keep_freed_memory
@@ -54,10 +56,8 @@ def measure(request: Request) -> Result:
 
     runs = runner.alternate({name: partial(train, name) for name in sides}, len(plan.seeds))
     ours, theirs = runs
-    seconds = {
-        name: [run["target_seconds"] or run["train_seconds"] for run in runs[name]] for name in runs
-    }
-    speed_ups = [b / a for a, b in zip(*seconds.values(), strict=True)]
+    seconds = [[each["target_seconds"] or each["train_seconds"] for each in runs[n]] for n in runs]
+    speed_ups = [b / a for a, b in zip(*seconds, strict=True)]
     reached = all(run["target_seconds"] for run in runs[ours])
     goal = f"reaches {plan.target} {unit}" if reached else "finishes training"
     result = f"{ours} {goal} {statistics.median(speed_ups):.2f} times as fast as {theirs}"
@@ -81,7 +81,8 @@ def trainings(request: Request) -> tuple[dict[str, Train], str]:
     plan, run = request.suite, request.run
     name, key, unit = request.experiment or "default", "loss", "nats per token"
     if plan.nanogpt is not None:
-        theirs: Train = partial(nanogpt.train, nanogpt.checked(plan.nanogpt), request)
+        check_nanogpt(checkout := Path(plan.nanogpt))
+        theirs: Train = partial(train_nanogpt, checkout, request)
         return {name: partial(train_recipe, run, plan, key), "nanoGPT": theirs}, unit
     other_name = plan.against or "default"
     if other_name == name:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -64,15 +64,15 @@ class Request:
 @dataclass(frozen=True)
 class Result:
     """The results of a suite. `groups` maps the titles of tables to rows, and `note` explains
-    them. `title` is the title of the chart. It shows the keys `bars` of the rows as bars. Without
-    `bars`, it shows the `marks` of the rows as lines, and the loss `target`. `axis` is the name of
-    the axis of these values."""
+    them. `title` is the title of the chart. It shows the key `bar` of the rows as bars. Without
+    it, the chart shows the `marks` of the rows as lines, and the loss `target`. `axis` is the name
+    of the axis of these values."""
 
     title: str
     groups: Mapping[str, Sequence[Row]]
     note: str
     axis: str
-    bars: Sequence[str] = ()
+    bar: str | None = None
     target: float | None = None
 
 
@@ -81,11 +81,13 @@ def run_suite(name: str, request: Request, output: Path, command: Sequence[str])
     tables (.md) and the chart (.png) next to it. The results show `command`, the words of the
     command line.
 
-    Raises UserError when a key is not used or not positive, when memory runs out, or when a file
+    Raises UserError when a key is not used or an empty list, when memory runs out, or when a file
     exists that is not a result of a benchmark.
     """
     markdown, picture = check_output(output)
-    check_positive(request.suite)
+    for key, value in vars(request.suite).items():
+        if value == []:
+            raise UserError(f"suite.{key}=[] is too small: give at least one")
     if name in WITHOUT_RUN and request.words:
         raise UserError(f"{request.words[0]}: suite={name} takes only suite.*; remove this key")
     try:
@@ -105,8 +107,8 @@ def run_suite(name: str, request: Request, output: Path, command: Sequence[str])
     write_atomically(output, json_text({**figures, "groups": groups}, indent=2) + "\n")
     write_atomically(markdown, text)
     title = f"{result.title}\n{place}"
-    if result.bars:
-        chart = bar_chart(title, result.groups, result.axis, result.bars)
+    if result.bar:
+        chart = bar_chart(title, result.groups, result.axis, result.bar)
     else:
         [rows] = result.groups.values()
         chart = line_chart(title, rows, result.axis, result.target)
@@ -130,24 +132,6 @@ def check_output(output: Path) -> tuple[Path, Path]:
     return others
 
 
-def check_positive(value: Any, key: str = "suite") -> None:
-    """Raises UserError when a number is below 1, or when a list is empty."""
-    if is_dataclass(value):
-        for name, part in vars(value).items():
-            check_positive(part, f"{key}.{name}")
-    elif value == [] or (type(value) is int and value < 1):
-        raise UserError(f"{key}={value} is too small: give at least 1")
-    elif isinstance(value, list):
-        for part in value:
-            check_positive(part, key)
-
-
-def check_shapes(shapes: Sequence[Sequence[int]], names: str) -> None:
-    for shape in shapes:
-        if len(shape) != len(names.split(", ")):
-            raise UserError(f"suite.shapes: {shape} must be [{names}]")
-
-
 def alternate(
     sides: Mapping[str, Callable[[], Figures]], rounds: int = 1, earlier: Measured | None = None
 ) -> Measured:
@@ -163,6 +147,13 @@ def alternate(
             line = ", ".join(f"{key} {number(value)}" for key, value in found if key != "marks")
             print(f"round {done + 1}: {name}: {line}", file=sys.stderr)
     return measured
+
+
+def compared(
+    sides: Mapping[str, Callable[[], Figures]], rounds: int, *, ratio_of: str, reference: str
+) -> list[dict[str, Any]]:
+    """The rows of `rounds` rounds (see `alternate` and `summarize`)."""
+    return summarize(alternate(sides, rounds), ratio_of=ratio_of, reference=reference)
 
 
 def summarize(measured: Measured, *, ratio_of: str, reference: str) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks import runner
+from benchmarks.others import gpt2_of
 from benchmarks.runner import Figures, Request, Result
-from benchmarks.transformers import gpt2_of
 from headscope.checkpoint import build_model
 from headscope.config.parts import Part
 from headscope.conversion.settings import require_transformers
@@ -56,15 +56,16 @@ def measure(request: Request) -> Result:
             if not name.endswith(("bf16", "int8")) and text != texts[first]:
                 raise RuntimeError(f"{name} samples another text than {first}")
         sides = {name: partial(turn, way, case.tokens, request) for name, way in ways.items()}
-        measured = runner.alternate(sides, plan.rounds)
-        rows = runner.summarize(measured, ratio_of="tokens_per_second", reference=first)
-        groups[", ".join(f"{key} {value:,}" for key, value in vars(case).items())] = rows
+        title = ", ".join(f"{key} {value:,}" for key, value in vars(case).items())
+        groups[title] = runner.compared(
+            sides, plan.rounds, ratio_of="tokens_per_second", reference=first
+        )
     return Result(
         "Tokens sampled per second, one text at a time",
         groups,
         f"Median of {plan.rounds} rounds. Ratio: speed-up over the first row in the same round.",
         "tokens per second, x: speed-up over the first bar",
-        ["tokens_per_second"],
+        "tokens_per_second",
     )
 
 

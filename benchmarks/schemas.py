@@ -1,44 +1,40 @@
-"""Types of the keys in conf/benchmark.yaml and in conf/suite/."""
+"""The types of the keys in conf/suite/."""
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import make_dataclass
 from typing import Any
 
-from headscope.config.training import TrainConfig
+from headscope.config.parse import Positive
 
 
-@dataclass
-class SuiteConfig:
-    pass
-
-
-@dataclass(kw_only=True)
-class BenchmarkConfig(TrainConfig):
-    suite: SuiteConfig
-    output: str
-
-
-def keys(**types: Any) -> type[SuiteConfig]:
+def keys(**types: Any) -> type:
     """The schema of a suite, from the types of its keys."""
-    return make_dataclass("SuiteKeys", types.items(), bases=(SuiteConfig,))
+    return make_dataclass("SuiteKeys", types.items())
 
 
 SAMPLED_KEYS = ("vocab_size", "block_size", "embed_dim", "layers", "heads", "prompt", "tokens")
-SAMPLED = keys(**dict.fromkeys(SAMPLED_KEYS, int))
+SAMPLED = keys(**dict.fromkeys(SAMPLED_KEYS, Positive))
+Shapes = list[tuple[Positive, Positive, Positive]]
 
-SUITES: dict[str, type[SuiteConfig]] = {
-    "training": keys(rounds=int, steps=int, warmup_steps=int, peers=bool, busy_loops=int | None),
+SUITES = {
+    "training": keys(
+        rounds=Positive,
+        steps=Positive,
+        warmup_steps=Positive,
+        peers=bool,
+        busy_loops=Positive | None,
+    ),
     "race": keys(
         against=str | None,
         nanogpt=str | None,
-        seeds=list[int],
+        seeds=list[Positive],
         target=float | None,
-        every_steps=int,
-        max_steps=int | None,
+        every_steps=Positive,
+        max_steps=Positive | None,
     ),
-    "sampling": keys(rounds=int, device=str, small=SAMPLED, large=SAMPLED),
-    "attention": keys(rounds=int, shapes=list[list[int]], batch_size=int, device=str),
-    "encoding": keys(rounds=int, megabytes=list[int]),
-    "watching": keys(rounds=int),
-    "viewer": keys(rounds=int, steps=int, shapes=list[list[int]]),
+    "sampling": keys(rounds=Positive, device=str, small=SAMPLED, large=SAMPLED),
+    "attention": keys(rounds=Positive, shapes=Shapes, batch_size=Positive, device=str),
+    "encoding": keys(rounds=Positive, megabytes=list[Positive]),
+    "watching": keys(rounds=Positive),
+    "viewer": keys(rounds=Positive, steps=Positive, shapes=Shapes),
 }
 """The suites, by the name of their module and of their file in conf/suite/."""

@@ -6,6 +6,7 @@ models. Their queries are scaled, so that attention is not uniform.
 """
 
 import json
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,40 +42,29 @@ class Numbered(Tokenizer):
         return f"token{token}".encode()
 
 
+@torch.no_grad()
 def size_of(layers: int, heads: int, width: int, length: int, vocabulary: int) -> dict[str, int]:
     torch.manual_seed(1)
-    model = GPT(
-        vocab_size=vocabulary,
-        block_size=length,
-        embed_dim=width,
-        layers=layers,
-        heads=heads,
-    ).eval()
+    sizes: Any = {"embed_dim": width, "layers": layers, "heads": heads}
+    model = GPT(vocab_size=vocabulary, block_size=length, **sizes).eval()
     for layer in model.attentions:
         layer.projections()[0].mul_(20)
     tokenizer = Numbered(vocabulary)
     labels = tokenizer.vocabulary_labels()
     kept = tokens_within(LIMIT, layers=layers, heads=heads, tokens=length, vocabulary=labels)
     tokens = torch.randint(vocabulary, (kept,))
-    reading = Reading(model, tokens, tokenizer)
-    found = reading.snapshot(measure_heads(model, tokens[None]))
+    found = Reading(model, tokens, tokenizer).snapshot(measure_heads(model, tokens[None]))
     parts = [len(part) for part in found.blobs()]  # the header, the thumbnails, the weights, ...
-    every, maps = sum(parts), sum(parts[1 : layers + 2])
     return {
         "tokens": length,
         "tokens_shown": kept,
         "vocabulary": vocabulary,
-        "kilobytes": every // 1000,
-        "kilobytes_of_attention": maps // 1000,
+        "kilobytes": sum(parts) // 1000,
+        "kilobytes_of_attention": sum(parts[1 : layers + 2]) // 1000,
         "kilobytes_of_predictions": sum(parts[layers + 2 :]) // 1000,
     }
 
 
-def main() -> None:
-    for name, shape in SHAPES.items():
-        with torch.no_grad():
-            print(json.dumps({"model": name, **size_of(*shape)}))
-
-
 if __name__ == "__main__":
-    main()
+    for name, shape in SHAPES.items():
+        print(json.dumps({"model": name, **size_of(*shape)}))

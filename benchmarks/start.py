@@ -3,14 +3,16 @@
 `python -m benchmarks.start sizes` prints the sizes of the wheel and of the source distribution."""
 
 import json
-import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
+
+from benchmarks.runner import compared
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 7
@@ -32,17 +34,18 @@ def measure_times() -> None:
     """Runs each program several times, alternating with the others. Prints the median, the lowest
     and the highest number of seconds. A first run, which is not measured, encodes the text."""
     subprocess.run([sys.executable, *PROGRAMS["headscope train, one step"]], check=True, stdout=2)
-    seconds: dict[str, list[float]] = {name: [] for name in PROGRAMS}
-    for _ in range(ROUNDS):
-        for name, words in PROGRAMS.items():
-            words = [word.replace(f"dir={RUN}", f"dir={RUN}_{time.time_ns()}") for word in words]
-            began = time.perf_counter()
-            subprocess.run([sys.executable, *words], check=True, capture_output=True)
-            seconds[name].append(time.perf_counter() - began)
-    for name, times in seconds.items():
-        figures = {"seconds": statistics.median(times), "lowest": min(times), "highest": max(times)}
-        rounded = {key: round(value, 2) for key, value in figures.items()}
-        print(json.dumps({"program": name, **rounded}))
+    sides = {name: partial(run, words) for name, words in PROGRAMS.items()}
+    for row in compared(sides, ROUNDS, ratio_of="seconds", reference="headscope --help"):
+        shown = {"seconds": "median", "lowest": "min", "highest": "max"}
+        rounded = {key: round(row["seconds"][each], 2) for key, each in shown.items()}
+        print(json.dumps({"program": row["side"], **rounded}))
+
+
+def run(words: list[str]) -> dict[str, float]:
+    words = [word.replace(f"dir={RUN}", f"dir={RUN}_{time.time_ns()}") for word in words]
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    return {"seconds": time.perf_counter() - began}
 
 
 def measure_sizes() -> None:

@@ -58,42 +58,25 @@ def number(value: Any, form: str = ",.5g") -> str:
     return format(value, form) if isinstance(value, int | float) else str(value)
 
 
-def bar_chart(
-    title: str, groups: Mapping[str, Sequence[Row]], axis: str, bars: Sequence[str]
-) -> Figure:
-    """A chart with one panel for each group, and in it one horizontal bar for each row.
-
-    `bars` are the keys that are drawn. The text at the end of a bar is its value, and the ratio to
-    the reference if there is one.
-    """
-    heights = [1 + (0.1 + 0.26 * len(bars)) * len(rows) for rows in groups.values()]
+def bar_chart(title: str, groups: Mapping[str, Sequence[Row]], axis: str, key: str) -> Figure:
+    """A chart with one panel for each group, and in it one horizontal bar for each row: its
+    statistics `key`. The text at the end of a bar is the median, and the ratio to the reference."""
+    heights = [1 + 0.36 * len(rows) for rows in groups.values()]
     chart = Figure(figsize=(10, 1.2 + sum(heights)), layout="constrained")
     chart.suptitle(title, fontsize=12)
     panels = chart.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
-    width = 0.8 / len(bars)
     for panel, (group, rows) in zip(panels, groups.items(), strict=True):
-        for place, key in enumerate(bars):
-            positions = [line + (place - (len(bars) - 1) / 2) * width for line in range(len(rows))]
-            values = [row.get(key) for row in rows]
-            texts = [number(figure(value)) for value in values]
-            for line, value in enumerate(values):
-                if isinstance(value, Mapping) and "ratio" in value:
-                    texts[line] += f", {value['ratio']:.2f}x"
-            lengths = [figure(value) or 0 for value in values]
-            options = {"color": (BLUE, ORANGE)[place], "label": heading(key)}
-            drawn = panel.barh(positions, lengths, 0.9 * width, **options)
-            # The text may extend beyond the axes: the constrained layout makes room for it.
-            panel.bar_label(drawn, texts, padding=5)
-        names = ["\n".join(textwrap.wrap(str(row["side"]), 50)) for row in rows]
-        panel.set_yticks(range(len(rows)), names)
+        found = [row[key] for row in rows]
+        bars = panel.barh(range(len(rows)), [each["median"] for each in found], 0.72, color=BLUE)
+        # The text may extend beyond the axes: the constrained layout makes room for it.
+        texts = [f"{number(each['median'])}, {each['ratio']:.2f}x" for each in found]
+        panel.bar_label(bars, texts, padding=5)
+        panel.set_yticks(range(len(rows)), [textwrap.fill(row["side"], 50) for row in rows])
         panel.xaxis.set_major_formatter("{x:,g}")
         panel.invert_yaxis()
         plain_axes(panel)
-        panel.set_title("\n".join(textwrap.wrap(group, 60)), loc="left", fontsize=11)
+        panel.set_title(textwrap.fill(group, 60), loc="left", fontsize=11)
         panel.set_xlabel(axis)
-    if len(bars) > 1:
-        handles, labels = panels[0].get_legend_handles_labels()
-        chart.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return chart
 
 

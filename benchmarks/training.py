@@ -15,8 +15,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks import runner
 from benchmarks.flops import matrix_rate, training_flops
+from benchmarks.others import check_gpt2, gpt2_of
 from benchmarks.runner import Figures, Measured, Request, Result
-from benchmarks.transformers import check_gpt2, gpt2_of
 from headscope.comparison.bare_loop import BareLoop, bare_loop
 from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
@@ -86,7 +86,7 @@ def measure(request: Request) -> Result:
         "same round. MFU: model FLOPs utilization, relative to the measured rate of a large matrix "
         f"product, {rate / 1e9:,.0f} GFLOP/s. Times quiet: to the same side without loops.",
         "ms, x: ratio to the bare loop",
-        ["milliseconds"],
+        "milliseconds",
     )
 
 

@@ -42,14 +42,12 @@ const heads = all(".grid button").length, tokens = all(".tokens [data-token]").l
 def measure(request: Request) -> Result:
     """Time each action on a run of `suite.steps` snapshots with random weights, for each shape."""
     plan = request.suite
-    runner.check_shapes(plan.shapes, "layers, heads, tokens")
     groups = {}
     for shape in plan.shapes:
         with TemporaryDirectory() as name:
-            folder = Path(name)
-            write_run(folder / "run", shape, plan.steps)
+            write_run(Path(name, "run"), shape, plan.steps)
             title = "{:,} layers x {:,} heads, {:,} tokens".format(*shape)
-            with tensorboard(folder) as address, chromium() as browser:
+            with tensorboard(Path(name)) as address, chromium() as browser:
                 groups[title] = time_actions(browser, address, plan.rounds)
     return Result(
         "Response time of the tab Attention",
@@ -57,7 +55,7 @@ def measure(request: Request) -> Result:
         f"Milliseconds from the action until the page is painted: median of {plan.rounds} rounds. "
         "Open the tab: from the start of the tab's page. Ratio: to the next step.",
         "milliseconds (shorter is faster), x: ratio to the next step",
-        ["milliseconds"],
+        "milliseconds",
     )
 
 
@@ -73,8 +71,7 @@ def time_actions(browser: Any, address: str, rounds: int) -> list[dict[str, Any]
     open_tab(browser, address)  # the first time, TensorBoard still reads the event file
     sides: dict[str, Callable[[], Figures]] = {name: partial(act, name) for name in ACTIONS}
     sides = {OPEN: lambda: {"milliseconds": open_tab(browser, address)}, **sides}
-    measured = runner.alternate(sides, rounds)
-    return runner.summarize(measured, ratio_of="milliseconds", reference=NEXT_STEP)
+    return runner.compared(sides, rounds, ratio_of="milliseconds", reference=NEXT_STEP)
 
 
 def write_run(folder: Path, shape: list[int], steps: int) -> None:
@@ -102,7 +99,6 @@ def write_run(folder: Path, shape: list[int], steps: int) -> None:
             "uniform": dict.fromkeys(metrics, 0.1),
             "ends": dict.fromkeys(metrics, (0.0, 1.0)),
         }
-        made = snapshot(header, weights / weights.sum(axis=-1, keepdims=True))
-        snapshots[step] = made.blobs()
+        snapshots[step] = snapshot(header, weights / weights.sum(-1, keepdims=True)).blobs()
     folder.mkdir()
     (folder / "events.out.tfevents.0").write_bytes(event_file(snapshots))

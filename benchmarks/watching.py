@@ -29,16 +29,16 @@ def measure(request: Request) -> Result:
     weights: list[dict[str, torch.Tensor]] = []
     configs = {UNWATCHED: unwatched, WATCHED: watched}
     sides = {name: partial(train, config, weights) for name, config in configs.items()}
-    measured = runner.alternate(sides, request.suite.rounds)
-    rows = runner.summarize(measured, ratio_of="seconds", reference=UNWATCHED)
+    rounds = request.suite.rounds
+    rows = runner.compared(sides, rounds, ratio_of="seconds", reference=UNWATCHED)
     return Result(
         "Cost of watching heads during training",
         {f"{request.experiment or 'default'} run, {watched.trainer.max_steps:,} steps": rows},
-        f"Median of {request.suite.rounds} rounds. The weights at the end of all runs are "
+        f"Median of {rounds} rounds. The weights at the end of all runs are "
         "bit-identical. A run trains, validates and samples. Ratio: to the run without watching in "
         "the same round.",
         f"seconds of the run, x: ratio to {UNWATCHED}",
-        ["seconds"],
+        "seconds",
     )
 
 

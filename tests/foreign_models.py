@@ -72,10 +72,12 @@ def edit(file: Path, *, keep_null: bool = False, **changes: Any) -> None:
 
 @torch.no_grad()
 def assert_same(ours: TrainedModel, theirs: Any, length: int = 12) -> None:
-    """Both give the same logits, to 1e-4, and the same attention weights, to 1e-5."""
+    """Both give the same logits, to 1e-4, or to 1e-5 of the largest if that is more, and the same
+    attention weights, to 1e-5."""
     tokens = torch.randint(ROWS, (length,), generator=torch.Generator().manual_seed(1))
     result = theirs(tokens[None], output_attentions=True)
     assert result.logits.std() > 0.1  # the comparison says something
-    torch.testing.assert_close(ours.model(tokens[None]), result.logits, atol=1e-4, rtol=0)
+    atol = 1e-4 * max(1.0, result.logits.abs().max().item() / 10)
+    torch.testing.assert_close(ours.model(tokens[None]), result.logits, atol=atol, rtol=0)
     weights = torch.cat(result.attentions)
     torch.testing.assert_close(ours.read(tokens).attention, weights, atol=1e-5, rtol=0)

@@ -14,8 +14,14 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import ValidationWindows
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.checks import check_finite
-from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets, next_token_loss
+from headscope.nn.loss import (
+    IGNORED,
+    Answers,
+    bits_per_byte,
+    check_finite,
+    counted_targets,
+    next_token_loss,
+)
 from headscope.nn.precision import in_precision, supports_bf16, tf32
 
 if TYPE_CHECKING:

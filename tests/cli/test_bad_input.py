@@ -70,7 +70,7 @@ MISTAKES = {
     "benchmark": [
         ("suite=attention suite.rounds=0", "suite.rounds=0"),
         ("suite=attention suite.shapes=[]", "suite.shapes=[]"),
-        ("suite=attention suite.shapes=[[8,8]]", "[8, 8]|embed_dim"),
+        ("suite=attention suite.shapes=[[8,8]]", "suite.shapes[0]=[8, 8]|3 values"),
         ("suite=attention suite.shapes=[[8,10,4]]", "embed_dim=10|heads=4"),
         ("suite=attention suite.batch_size=10000000000", "memory|suite.*"),
         ("suite=attention model.heads=8", "model.heads=8|suite.*"),

@@ -32,6 +32,9 @@ CHOICES = [
 ]
 """Words that select models: each attention, position and switch at least once."""
 
+OWN = "model/attention=additive model/position=relative"
+"""A model that only our own class can express."""
+
 GPT2 = "model=gpt2 model.bias=false model.qkv_bias=false"
 SCALED = "model.scale_embedding=true model.attention.scale=0.6"
 INTERLEAVED = "model.position.interleaved=true"

@@ -1,5 +1,4 @@
-"""The laws of exported folders: transformers opens them in a process without headscope, and a
-folder that is not equal to our model never gets its name.
+"""The laws of folders for transformers, which opens them in a process without headscope.
 
 The environment variable TRANSFORMERS_PYTHON names the Python of another environment, with another
 version of transformers. Then every choice in conf/model is opened with it.
@@ -8,35 +7,26 @@ version of transformers. Then every choice in conf/model is opened with it.
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
-import torch
-from conversion.models import CHOICES, saved
-from refusals import refused
-from running import ROOT
+from conversion.models import CHOICES, OWN, saved
 
 from headscope import trained
 from headscope.config.parts import Part
-from headscope.conversion import export, reload
+from headscope.conversion import export
 from headscope.conversion.classes import GPTNeoX
-from headscope.conversion.convert import export_model, import_model
-from headscope.conversion.export import check_greedy, write_model, write_tokenizer
+from headscope.conversion.convert import export_model
+from headscope.conversion.export import write_model, write_tokenizer
 from headscope.conversion.imported import imported, write_checkpoint
 from headscope.conversion.model_card import escaped, model_card
-from headscope.conversion.proof import NotEqual, compare, logits, probe
+from headscope.conversion.proof import find_class
 from headscope.data.tokenizer import CharTokenizer
 from headscope.files import write_summary
 
 transformers = pytest.importorskip("transformers")
-
-OWN = "model/attention=additive model/position=relative"
-"""A model that only our own class can express."""
 
 PYTHON = os.environ.get("TRANSFORMERS_PYTHON", sys.executable)
 SOME = [
@@ -47,53 +37,24 @@ SOME = [
 ]
 FOLDERS = CHOICES if "TRANSFORMERS_PYTHON" in os.environ else SOME
 
-SEVERAL = """
-import importlib.util, sys, torch
-from pathlib import Path
-
-spec = importlib.util.spec_from_file_location("reload_folder", sys.argv[1])
-reload = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(reload)
-for folder in map(Path, sys.argv[2:]):
-    request = torch.load(folder / "request.pt", weights_only=True)
-    results = reload.answer(folder, request)
-    model = reload.transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-    model.save_pretrained(folder / "again")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / "again" / name).write_bytes((folder / name).read_bytes())
-    again = reload.answer(folder / "again", request)
-    assert again["generated"] == results["generated"]
-    assert not again["problems"]
-    assert again["logits"].equal(results["logits"])
-    torch.save(results, folder / "results.pt")
-"""
-"""Opens several folders, and saves and opens each again."""
-
 
 @pytest.mark.slow
-def test_a_process_without_headscope_opens_exported_folders(tmp_path):
-    exported = {}
-    for number, words in enumerate(FOLDERS):
-        tokenizer = CharTokenizer("abc é\n") if number % 2 else None
-        folder = tmp_path / f"folder{number}"
-        folder.mkdir()
-        loaded = saved(tmp_path / f"run{number}", words, tokenizer)
-        write_model(loaded, folder, None)
-        write_tokenizer(loaded, folder)
-        torch.save(export.request_for(loaded, own_class=True), folder / "request.pt")
-        exported[folder] = loaded
-    modules = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    command = [PYTHON, "-P", "-c", SEVERAL, str(reload.__file__), *map(str, exported)]
-    ended = subprocess.run(command, env=os.environ | modules, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    for folder, loaded in exported.items():
-        request = torch.load(folder / "request.pt", weights_only=True)
-        results = torch.load(folder / "results.pt", weights_only=True)
-        sentence, _ = export.check(loaded, request, results)
-        assert "HeadscopeForCausalLM of transformers" in sentence
-        assert re.search(r"differ by at most (0\.0e\+00|\S+e-0[6-9]) ", sentence)
-        for name in ("modeling_headscope.py", "headscope_nn.py"):
-            assert all((place / name).exists() for place in (folder, folder / "again"))
+@pytest.mark.parametrize("words", FOLDERS)
+def test_the_command_writes_a_folder_and_says_how_to_load_it(words, script, monkeypatch):
+    """Also a model that another class could express."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
+    monkeypatch.setattr(export.proof, "find_class", lambda *_: None)
+    tokenizer = CharTokenizer("abc é\n") if "bias" in words else None
+    saved(Path("run/checkpoints"), words, tokenizer)
+    said = script("convert", "checkpoint=run", "to=huggingface", "output=out")
+    assert said.code == 0, said.err
+    differ = r"differ by at most (0\.0e\+00|\S+e-0[6-9]) "
+    assert re.search(f"HeadscopeForCausalLM of transformers .* same greedy .* {differ}", said.out)
+    assert 'AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in said.out
+    card = Path("out/README.md").read_text(encoding="utf-8")
+    assert 'from_pretrained("path/to/this/folder", trust_remote_code=True)' in card
+    assert re.search(differ, card)
+    assert {path.name for path in Path().iterdir()} == {"run", "out"}
 
 
 PIPELINE = """
@@ -116,37 +77,19 @@ for folder in sys.argv[1:]:
 @pytest.mark.slow
 def test_without_a_number_of_tokens_a_pipeline_fills_the_context(tmp_path):
     """Its default is 256 further tokens."""
-    tokenizer, folders = CharTokenizer("ab "), []
     for name, words in (("own", OWN), ("gpt2", "model=gpt2"), ("neox", "")):
-        loaded = saved(tmp_path / "run" / name, words, tokenizer)
-        folders.append(tmp_path / name)
-        folders[-1].mkdir()
-        write_model(loaded, folders[-1], export.proof.find_class(loaded.model, loaded.config.model))
-        write_tokenizer(loaded, folders[-1])
+        loaded = saved(tmp_path / "run" / name, words, CharTokenizer("ab "))
+        (tmp_path / name).mkdir()
+        write_model(loaded, tmp_path / name, find_class(loaded.model, loaded.config.model))
+        write_tokenizer(loaded, tmp_path / name)
     modules = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    command = [PYTHON, "-P", "-c", PIPELINE, *map(str, folders)]
-    ended = subprocess.run(command, env=os.environ | modules, capture_output=True, text=True)
+    command = [PYTHON, "-P", "-c", PIPELINE, "own", "gpt2", "neox"]
+    options = {"cwd": tmp_path, "env": os.environ | modules, "capture_output": True, "text": True}
+    ended = subprocess.run(command, check=False, **options)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert [line for line in lines if line.isdigit()] == ["8", "8", "5"] * 3
     assert len([line for line in lines if "9" in line and "8" in line]) == 3
-
-
-@pytest.mark.slow
-def test_the_script_writes_a_folder_and_says_how_to_load_it(script, tmp_path):
-    saved(tmp_path / "run" / "checkpoints", OWN)
-    said = script("convert", "checkpoint=run", "to=huggingface", "output=out")
-    assert said.code == 0, said.err
-    assert re.search(r"HeadscopeForCausalLM of transformers \S+ gave the same greedy", said.out)
-    assert 'AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in said.out
-    card = Path("out/README.md").read_text(encoding="utf-8")
-    assert 'from_pretrained("path/to/this/folder", trust_remote_code=True)' in card
-    assert "logits that differ by at most" in card
-    assert json.loads(Path("out/config.json").read_text())["model_type"] == "headscope"
-    assert {path.name for path in Path().iterdir()} == {"run", "out"}
-    again = script("convert", "checkpoint=run", "to=huggingface", "output=out")
-    assert again.code == 1
-    assert "output=out already exists" in again.err
 
 
 def test_the_tokenizer_fills_up_a_batch_and_knows_the_context_length(tmp_path):
@@ -168,58 +111,6 @@ def test_a_class_that_is_not_equal_with_these_weights_is_not_used(tmp_path, monk
     said = export_model(loaded, "huggingface", tmp_path / "out")
     assert "HeadscopeForCausalLM of transformers" in said[0]
     assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
-
-
-def test_differences_are_found(tmp_path):
-    loaded = saved(tmp_path, OWN)
-    tokens, positions = probe(257, 8, 256)
-    ours = logits(loaded.model, tokens, positions)
-    assert compare(ours, ours + 9e-5) == pytest.approx(9e-5, rel=0.01)
-    for wrong in (ours + 2e-4, ours.roll(1, dims=0), ours * torch.nan, ours[1:]):
-        with pytest.raises(NotEqual, match="logits"):
-            compare(ours, wrong)
-    prompt = tokens[0, :4].tolist()
-    greedy = prompt
-    for _ in range(3):
-        greedy = [*greedy, int(loaded.model.next_logits(torch.tensor([greedy])).argmax())]
-    check_greedy(loaded, prompt, greedy, 3)
-    for wrong, count in (([*greedy[:-1], (greedy[-1] + 1) % 257], 3), (greedy, 4), (greedy[1:], 2)):
-        with pytest.raises(NotEqual, match="greedy"):
-            check_greedy(loaded, prompt, wrong, count)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_stopped_export_leaves_no_process_and_the_next_one_cleans_up(tmp_path, number):
-    loaded = saved(tmp_path / "run" / "checkpoints", OWN)
-    words = ["checkpoint=run", "to=huggingface", "output=out"]
-    command = [sys.executable, str(ROOT / "scripts" / "convert.py"), *words]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
-        children: list[psutil.Process] = []
-        while not children or not list(tmp_path.glob(".out.*/.proof")):
-            assert process.poll() is None
-            children = psutil.Process(process.pid).children()
-            time.sleep(0.02)
-        process.send_signal(number)
-    gone, alive = psutil.wait_procs(children, timeout=60)
-    assert (len(gone), alive) == (1, [])
-    assert process.returncode == -number
-    assert [path.name for path in tmp_path.glob(".out.*")]
-    (tmp_path / ".output.1.part").mkdir()  # that of another name
-    export_model(loaded, "huggingface", tmp_path / "out")
-    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", ".output.1.part"}
-
-
-def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
-    loaded = saved(tmp_path, OWN)
-    for package, to in (("gguf", "gguf"), ("transformers", "huggingface")):
-        monkeypatch.setitem(sys.modules, package, None)
-        with refused(f"pip install 'headscope[{to}]'"):
-            export_model(loaded, to, tmp_path / "out")
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with refused("source=", "needs the package transformers"):
-        import_model(str(tmp_path), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 HOSTILE = "x\n---\n# <script>alert(1)</script> [a](http://x.y) `b` | c | **d** \x1b[2J www.x.y"

@@ -5,7 +5,6 @@ The tests with nanoGPT itself need its files: set NANOGPT to the folder of a che
 
 import os
 import pickle
-import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from refusals import Attack, refused
 from headscope import checkpoint, trained
 from headscope.conversion.convert import export_model, import_model
 from headscope.conversion.nanogpt import read_nanogpt
-from headscope.data import tokenizer as tokenizers
+from headscope.data.tokenizer import char
 from headscope.generation.texts import generate_text
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind\n" * 20
@@ -130,54 +129,14 @@ def test_files_that_do_not_fit_each_other_are_refused_and_a_pickle_is_not_run(te
     assert not Path("attacked").exists()
 
 
-def saved_run(folder, words, name="char"):
-    return saved(folder / "a", f"{OURS} {words}", getattr(tokenizers, name)([TEXT]))
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        *("model.bias=false model.qkv_bias=false", "model.bias=true model.qkv_bias=true"),
-        *("model.bias=true model.qkv_bias=false", "model.bias=false model.qkv_bias=true"),
-        "model/position=sinusoidal model/attention=stacked_heads model.scale_embedding=false",
-        "model/position=none model.attention.scale=0.9 model.attention.out_proj=false",
-    ],
-)
-def test_what_goes_out_comes_in_again(tmp_path, words):
-    loaded = saved_run(tmp_path, words, name="gpt2")
-    export_model(loaded, "nanogpt", tmp_path / "out")
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["ckpt.pt"]
-    again = loaded_from(tmp_path / "out" / "ckpt.pt")
-    tokens = torch.randint(50257, (2, 8))
-    torch.testing.assert_close(again.model(tokens), loaded.model(tokens), atol=1e-4, rtol=0)
-    assert again.tokenizer.state() == loaded.tokenizer.state()
-
-
 def test_the_characters_of_every_token_are_written(tmp_path):
-    loaded = saved_run(tmp_path, "model.bias=true")
+    loaded = saved(tmp_path / "a", f"{OURS} model.bias=true", char([TEXT]))
     export_model(loaded, "nanogpt", tmp_path / "out")
     meta = pickle.loads((tmp_path / "out" / "meta.pkl").read_bytes())
     assert meta["vocab_size"] == loaded.model.vocab_size == len(meta["itos"])
-    assert [meta["stoi"][c] for c in TEXT] == loaded.tokenizer.encode(TEXT).tolist()
-    assert "".join(meta["itos"][token] for token in loaded.tokenizer.encode(TEXT)) == TEXT
-
-
-@pytest.mark.parametrize(
-    ("words", "name", "reason"),
-    [
-        ("model/position=rotary", "char", "model/position=rotary"),
-        ("model/activation=gelu_tanh", "char", "model/activation=gelu_tanh"),
-        ("model.head_dim=6", "char", "model.head_dim"),
-        *((words, "char", "express") for words in ("model.tied_head=false", "model.ff_dim=24")),
-        ("model.norm.eps=1e-6", "char", "express"),
-        ("model.bias=true", "byte", "its tokenizer is byte"),
-    ],
-)
-def test_what_nanogpt_cannot_express_is_refused_with_its_parts(tmp_path, words, name, reason):
-    loaded = saved_run(tmp_path, words, name=name)
-    with refused("to=nanogpt: ", reason):
-        export_model(loaded, "nanogpt", tmp_path / "out")
-    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    tokens = loaded.tokenizer.encode(TEXT).tolist()
+    assert [meta["stoi"][character] for character in TEXT] == tokens
+    assert "".join(meta["itos"][token] for token in tokens) == TEXT
 
 
 # --- with nanoGPT itself ---
@@ -237,15 +196,12 @@ def test_a_model_that_nanogpt_trained_has_nanogpts_logits_and_text(nanogpt, text
 
 def test_the_script_converts_in_and_out(script, text):
     torch.save(changed(), "ckpt.pt")
-    said = script("convert", "source=ckpt.pt", f"text={text}", "output=outputs/nanogpt")
-    assert said.code == 0, said.err
-    assert said.out.startswith("Imported: ")
-    assert re.search("sample.py'? checkpoint=outputs/nanogpt", said.out)
-    said = script("convert", "checkpoint=outputs/nanogpt", "to=nanogpt", "output=again")
-    assert said.code == 0, said.err
-    assert "logits differ by at most" in said.out
+    for words, expected in (
+        (["source=ckpt.pt", f"text={text}", "output=outputs/nanogpt"], "Imported: "),
+        (["checkpoint=outputs/nanogpt", "to=nanogpt", "output=again"], "logits differ by at most"),
+    ):
+        said = script("convert", *words)
+        assert said.code == 0, said.err
+        assert expected in said.out
     sampled = script("sample", "checkpoint=outputs/nanogpt", "max_new_tokens=5", "device=cpu")
     assert sampled.code == 0, sampled.err
-    said = script("convert", "source=ckpt.pt", "output=outputs/other")
-    assert said.code == 1
-    assert said.err.startswith("Error: ckpt.pt has")

@@ -1,45 +1,43 @@
 """The laws of exported tokenizers: other libraries give the same tokens and texts."""
 
+from functools import cache
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
-from headscope.conversion.tokenizer_files import tokenizer_files
-from headscope.conversion.tokenizer_in import read_tokenizer
+from headscope.conversion.tokenizer_files import read_tokenizer, tokenizer_files
 from headscope.data import tokenizer as tokenizers
 from headscope.data.ranks import encoded_below, merges_of_ranks
 from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer
 
 pytestmark = pytest.mark.slow
 
+transformers = pytest.importorskip("transformers")
+
 TEXT = "It don't matter: 12 été, 中文，中文。 one.\n\ntwo  three\t🦜 e\u0301 \r\n" * 20
 texts = st.lists(
     st.text() | st.sampled_from([" don't", "  ", "\n\n", "\r\n", "中文，", "\x00", "🦜", "e\u0301"])
 ).map("".join)
-NAMES = ["bpe", "gpt2", "byte", "char", "plain char"]
+MADE = {
+    "bpe": tokenizers.bpe([TEXT], vocab_size=300),
+    **{name: getattr(tokenizers, name)([TEXT]) for name in ("gpt2", "byte", "char")},
+    "plain char": CharTokenizer("".join(map(chr, range(1, 0x250))), special_tokens=False),
+}
+FILES = {name: tokenizer_files(tokenizer) for name, tokenizer in MADE.items()}
+each_tokenizer = pytest.mark.parametrize("name", MADE)
 
 
-def made(name):
-    if name == "plain char":
-        return CharTokenizer("".join(map(chr, range(1, 0x250))), special_tokens=False)
-    options = {"vocab_size": 300} if name == "bpe" else {}
-    return getattr(tokenizers, name)([TEXT], **options)
-
-
-MADE = {name: made(name) for name in NAMES}
-
-
-def write(tokenizer, folder):
-    for name, content in tokenizer_files(tokenizer).items():
-        (folder / name).write_text(content, encoding="utf-8")
+def write(name, folder):
+    for file, content in FILES[name].items():
+        (folder / file).write_text(content, encoding="utf-8")
     return folder
 
 
-LIBRARY = {
-    name: Library.from_str(tokenizer_files(tokenizer)["tokenizer.json"])
-    for name, tokenizer in MADE.items()
-}
+@cache
+def library(name):
+    return Library.from_str(FILES[name]["tokenizer.json"])
 
 
 def known(name, text):
@@ -47,23 +45,22 @@ def known(name, text):
     return "".join(c for c in text if "\x01" <= c < "\u0250") if name == "plain char" else text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_tokenizer
 @settings(max_examples=60)
 @given(text=texts, numbers=st.lists(st.integers(0)))
 @example(text=TEXT, numbers=[])
 def test_the_library_gives_our_tokens_and_our_text(name, text, numbers):
-    ours, theirs, text = MADE[name], LIBRARY[name], known(name, text)
+    ours, theirs, text = MADE[name], library(name), known(name, text)
     tokens = ours.encode(text).tolist()
     assert theirs.encode(text, add_special_tokens=False).ids == tokens
     for any_tokens in (tokens, [number % ours.vocab_size for number in numbers]):
         assert theirs.decode(any_tokens) == ours.decode(any_tokens)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_tokenizer
 @pytest.mark.parametrize("model_type", [None, "gpt2", "llama", "gpt_neox"])
 def test_transformers_gives_our_tokens_whatever_the_model(name, model_type, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    ours, folder = MADE[name], write(MADE[name], tmp_path)
+    ours, folder = MADE[name], write(name, tmp_path)
     if model_type:
         (folder / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
@@ -80,17 +77,17 @@ def test_transformers_gives_our_tokens_whatever_the_model(name, model_type, tmp_
         assert ours.end_of_text in theirs(text)["input_ids"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_tokenizer
 def test_an_exported_tokenizer_can_be_imported_again(name, tmp_path):
     ours = MADE[name]
-    again = read_tokenizer(write(ours, tmp_path))
+    again = read_tokenizer(write(name, tmp_path))
     text = known(name, TEXT)
     assert again.encode(text).tolist() == ours.encode(text).tolist()
     assert (again.vocab_size, again.end_of_text) == (ours.vocab_size, ours.end_of_text)
     if name == "gpt2":  # only with the same merges in the same order
         assert again.state() == ours.state()
     config = "tokenizer_config.json"
-    assert tokenizer_files(again)[config] == tokenizer_files(ours)[config]
+    assert tokenizer_files(again)[config] == FILES[name][config]
 
 
 def test_ranks_without_merges_are_refused():

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from headscope.conversion.tokenizer_in import read_tokenizer
+from headscope.conversion.tokenizer_files import read_tokenizer
 from headscope.data import tokenizer as tokenizers
 from headscope.data.tokenizer import with_vocab_size
 from headscope.data.tokenizer_state import tokenizer_from_state

@@ -72,7 +72,7 @@ def test_the_page_makes_no_request_and_builds_no_html_from_data():
         text = file.read_text(encoding="utf-8")
         assert not re.search(rf"{builders}|https?://|@import|XMLHttpRequest", text)
         assert bool(re.search(r"\bfetch\(", text)) == (file.name == "tab.js")
-        assert file.name == "en.js" or len(text.splitlines()) <= 250
+        assert file.name == "texts.js" or len(text.splitlines()) <= 250
     assert not re.search(r"https?://|url\(|@import", (STATIC / "viewer.css").read_text("utf-8"))
 
 
@@ -80,7 +80,7 @@ def test_all_texts_of_the_interface_stand_in_one_file():
     literal = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
     modules = [*STATIC.glob("*.js"), *EXPLORE.glob("*.js")]
     found, count = [], 0
-    for file in {*modules} - {STATIC / "en.js", STATIC / "glossary.js"}:
+    for file in {*modules} - {STATIC / "texts.js", STATIC / "glossary.js"}:
         code = re.sub(r"/\*.*?\*/", "", file.read_text("utf-8"), flags=re.S)
         for line in re.sub(r"(^|\s)//.*$", "", code, flags=re.M).splitlines():
             for match in [] if "class: " in line else literal.finditer(line):
@@ -91,4 +91,4 @@ def test_all_texts_of_the_interface_stand_in_one_file():
                 count += 1
     keys = {"Escape", "Enter"}
     assert [each for each in found if each[1] not in keys and "gradient" not in each[1]] == []
-    assert count > 800
+    assert count > 700

@@ -21,8 +21,7 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture
-from headscope.nn.checks import check_finite
-from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
+from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
 from headscope.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
 

@@ -7,7 +7,8 @@ of ours. Whether both are the same function does not follow from these tables: `
 Shapes: C embed_dim, H heads, K kv heads, D head_dim, V vocab_size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from inspect import Parameter
 from typing import Any, ClassVar
 
 import torch
@@ -15,11 +16,10 @@ from torch import Tensor
 
 from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parse import parse_part
-from headscope.config.parts import Part
+from headscope.config.parts import Part, arguments_of, locate
 from headscope.conversion.settings import Settings
-from headscope.conversion.standard_form import standard_form
 from headscope.errors import UserError, first_line, short
-from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn import GPT
 from headscope.nn.norm import HeadNorm
 
 DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "StackedHeads")
@@ -28,31 +28,20 @@ DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "Stacked
 HEAD_NORM_EPS = float(HeadNorm(1).eps or 0)
 """The `eps` of our norm of queries and keys. transformers uses the `eps` of the other norms."""
 
-PLAIN = {
-    "_target_": "headscope.GPT",
-    "kv_heads": None,
-    "head_dim": None,
-    "ff_dim": None,
-    "dropout": 0.0,
-    "scale_embedding": False,
-    "ngrams": 1,
-    "ngram_buckets": 8192,
-    "logit_cap": None,
-    "document_mask": False,
-}
-"""Values of the keys of conf/model that most classes of other tools do not have."""
-
 EXTRAS = ("ngrams", "logit_cap", "document_mask")
-"""No model with other values of these keys is exported: random tokens may not show them."""
+"""Keys that must have their defaults in an exported model: random tokens may not show them."""
 
 
 class Unfit(Exception):
     """A class of another tool does not fit a model, such as a part that only one of them has."""
 
 
-def projection_rows(layer: MultiHeadAttention) -> list[int]:
-    """The numbers of rows of the matrices for queries, keys and values."""
-    return [count * layer.head_dim for count in (layer.heads, layer.kv_heads, layer.kv_heads)]
+def divide(weight: Tensor, names: list[str], gpt: GPT) -> Iterable[tuple[str, Tensor]]:
+    """The parameters with these names: queries (H D, ...), keys and values (K D, ...), if there are
+    three names, or else the whole `weight`."""
+    layer = gpt.attentions[0]
+    rows = [count * layer.head_dim for count in (layer.heads, layer.kv_heads, layer.kv_heads)]
+    return zip(names, weight.split(rows) if len(names) > 1 else [weight], strict=True)
 
 
 def table(text: str) -> dict[str, str]:
@@ -70,12 +59,31 @@ def name_of(part: Part) -> str:
     return str(part["_target_"]).removeprefix("headscope.")
 
 
+def unusual(config: Part) -> dict[str, Any]:
+    """The keys of a model, without its parts and sizes, that do not have their defaults."""
+    known = arguments_of(locate(config["_target_"]))
+    plain = {key: value for key, value in config.items() if key in known if type(value) is not Part}
+    return {k: v for k, v in plain.items() if known[k].default not in (Parameter.empty, v)}
+
+
+def sizes(gpt: GPT, config: Part) -> dict[str, Any]:
+    """The keys of a model that has a feed-forward network, with all sizes."""
+    block: Any = gpt.blocks[0]
+    return {
+        **config,
+        "kv_heads": block.attention.kv_heads,
+        "head_dim": block.attention.head_dim,
+        "ff_dim": block.feed_forward.up_proj.out_features,
+        "eps": gpt.norm.eps,
+        "base": getattr(config.position, "base", None),
+    }
+
+
 class HuggingFaceClass:
-    """A class of transformers."""
+    """A class of transformers: a table of entries of config.json, and one of names of layers."""
 
     name: str
     model_type: str
-    head = "lm_head.weight"  # the name of the output head in files
     position, norm, feed_forward = "Rotary", "LayerNorm", "FeedForward"
     activations = table(
         "gelu=Gelu gelu_pytorch_tanh=GeluTanh relu2=ReluSquared gelu_python=Gelu "
@@ -89,42 +97,29 @@ class HuggingFaceClass:
     dropouts: tuple[str, ...] = ("attention_dropout",)
     fixed: ClassVar[dict[str, Any]] = {}
     """Entries of config.json that are the same for every model of ours."""
-    ends: dict[str, str]
-    """Maps our layers outside the blocks to theirs."""
+    names: dict[str, str]
+    """Maps our layers to theirs. The names of layers in a block follow `block`. Queries, keys and
+    values may be three layers, separated by commas."""
     block: str
-    parts: dict[str, str]
-    """Maps our layers in a block to theirs. Several layers are separated by commas."""
 
     def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
         """The content of config.json for a model in standard form. The versions 4.57 and 5 of
         transformers read it alike. Raises Unfit if the class has another part."""
         layer, activation = gpt.attentions[0], name_of(config.activation)
-        network: Any = gpt.blocks[0].feed_forward
         names = [theirs for theirs, ours in self.activations.items() if ours == activation]
         fits = {
-            "attention": name_of(config.attention) in DOT_PRODUCT,
             "position": name_of(config.position) == self.position,
             "norm": name_of(config.norm) == self.norm,
             "feed_forward": name_of(config.feed_forward) == self.feed_forward,
             "activation": names or self.feed_forward == "SwiGLU",
             "kv_heads": layer.kv_heads == layer.heads or "kv_heads" in self.keys,
             "norm.eps": not self.qk_norm or getattr(gpt.norm, "eps", 0) == HEAD_NORM_EPS,
-            **{key: getattr(config, key) == PLAIN[key] for key in EXTRAS},
+            **{key: key not in unusual(config) for key in EXTRAS},
         }
         if not all(fits.values()):
             raise Unfit(", ".join(name for name in fits if not fits[name]))
-        values = {
-            "block_size": gpt.block_size,
-            "embed_dim": layer.embed_dim,
-            "layers": len(gpt.blocks),
-            "heads": layer.heads,
-            "kv_heads": layer.kv_heads,
-            "head_dim": layer.head_dim,
-            "ff_dim": network.up_proj.out_features,
-            "eps": gpt.norm.eps,
-            "base": getattr(config.position, "base", None),
-            "activation": "silu" if self.feed_forward == "SwiGLU" else names[0],
-        }
+        values = sizes(gpt, config)
+        values["activation"] = "silu" if self.feed_forward == "SwiGLU" else names[0]
         return {
             "architectures": [self.name],
             "model_type": self.model_type,
@@ -156,24 +151,20 @@ class HuggingFaceClass:
             )
         kv_heads = found.get("kv_heads") or found["heads"]
         kinds = {found["heads"]: "MultiHead", 1: "MultiQuery"}
-        base = {"base": settings.rotary_base(found.pop("base", None)), "interleaved": False}
-        gain = {"gain": self.has("norm.weight", names)}
+        position, norm = part(self.position), part(self.norm, eps=found.pop("eps"))
+        if self.position == "Rotary":
+            position["base"] = settings.rotary_base(found.pop("base"))
+        if self.norm == "RMSNorm":
+            norm["gain"] = self.has("norm.weight", names)
         return parse_part(
             {
-                **PLAIN,
+                "_target_": "headscope.GPT",
                 "bias": self.has("blocks.0.attention.out_proj.bias", names),
                 "qkv_bias": self.has("blocks.0.attention.qkv.bias", names),
                 "tied_head": settings.get("tie_word_embeddings"),
-                "attention": part(
-                    kinds.get(kv_heads, "GroupedQuery"),
-                    scale=None,
-                    qk_norm=self.qk_norm,
-                    out_proj=True,
-                ),
-                "position": part(self.position, **(base if self.position == "Rotary" else {})),
-                "norm": part(
-                    self.norm, eps=found.pop("eps"), **(gain if self.norm == "RMSNorm" else {})
-                ),
+                "attention": part(kinds.get(kv_heads, "GroupedQuery"), qk_norm=self.qk_norm),
+                "position": position,
+                "norm": norm,
                 "activation": part(self.activations[activation]),
                 "feed_forward": part(self.feed_forward),
                 **found,
@@ -201,13 +192,12 @@ class HuggingFaceClass:
     def counterpart(self, ours: str) -> list[str]:
         """The names of their parameters that together are this parameter of ours, or an empty
         list."""
-        if ours == "head.weight":
-            return [self.head]
         module, _, kind = ours.rpartition(".")
-        prefix, found = "", self.ends.get(module)
+        prefix = ""
         if module.startswith("blocks."):
             _, layer, module = module.split(".", 2)
-            prefix, found = self.block.format(layer), self.parts.get(module)
+            prefix = self.block.format(layer)
+        found = self.names.get(module)
         return [f"{prefix}{each}.{kind}" for each in found.split(",")] if found else []
 
     def has(self, ours: str, names: set[str]) -> bool:
@@ -215,13 +205,9 @@ class HuggingFaceClass:
         theirs = self.counterpart(ours)
         return bool(theirs) and names.issuperset(theirs)
 
-    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
-        """The parameters of theirs that the parameter `ours` becomes."""
-        return [weight]
-
-    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
-        """The parameter `ours` that these parameters of theirs become."""
-        return parts[0]
+    def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
+        """The parameter `ours` in the other layout: in theirs, or in ours if `to_ours`."""
+        return weight
 
     def parameters(self, theirs: Any, rows: int | None = None) -> dict[str, Tensor]:
         """The parameters of a model of transformers. The output head has its name in files, and is
@@ -232,20 +218,20 @@ class HuggingFaceClass:
         if self.position == "Learned":
             [table] = self.counterpart("position.table.weight")
             found[table] = found[table][:rows]
-        return found if tied else found | {self.head: head}
+        return found if tied else found | {self.counterpart("head.weight")[0]: head}
 
     @torch.no_grad()
-    def fill(self, theirs: Any, gpt: GPT, config: Part) -> None:
-        """Writes the weights of ours, in standard form, to `theirs`. Biases that ours does not have
-        become zeros, and gains ones. Raises Unfit if a parameter has no counterpart, or another
-        shape."""
+    def fill(self, theirs: Any, gpt: GPT, weights: dict[str, Tensor]) -> None:
+        """Writes the `weights` of ours, in standard form, to `theirs`. Biases that ours does not
+        have become zeros, and gains ones. Raises Unfit if a parameter has no counterpart, or
+        another shape."""
         rest = self.parameters(theirs, gpt.block_size)
-        for ours, weight in standard_form(gpt, config)[1].items():
+        for ours, weight in weights.items():
             names = self.counterpart(ours)
             if not names and weight.dim() == 1:
                 continue  # gains that theirs does not have
-            parts = self.split(ours, weight, gpt.attentions[0])
-            for name, each in zip(names or [ours], parts, strict=True):
+            weight = self.arrange(ours, weight, gpt, to_ours=False)
+            for name, each in divide(weight, names or [ours], gpt):
                 if name not in rest or rest[name].shape != each.shape:
                     raise Unfit(ours)
                 rest.pop(name).copy_(each)
@@ -266,7 +252,8 @@ class HuggingFaceClass:
                 continue
             if missing := [each for each in names if each not in rest]:
                 raise Unfit(f"it has no parameter {missing[0]!r}")
-            weight = self.join(ours, [rest.pop(each) for each in names], gpt.attentions[0])
+            weight = torch.cat([rest.pop(each) for each in names])
+            weight = self.arrange(ours, weight, gpt, to_ours=True)
             if weight.shape != parameter.shape:
                 raise Unfit(f"its {names[0]!r} has the shape {tuple(weight.shape)}")
             parameter.copy_(weight)
@@ -284,10 +271,10 @@ class GPT2(HuggingFaceClass):
         "activation=activation_function eps=layer_norm_epsilon"
     )
     dropouts = ("attn_pdrop", "resid_pdrop", "embd_pdrop")
-    ends = table("embedding=transformer.wte position.table=transformer.wpe norm=transformer.ln_f")
     block = "transformer.h.{}."
-    parts = table(
-        "attention_norm=ln_1 attention.qkv=attn.c_attn attention.out_proj=attn.c_proj "
+    names = table(
+        "embedding=transformer.wte position.table=transformer.wpe norm=transformer.ln_f "
+        "head=lm_head attention_norm=ln_1 attention.qkv=attn.c_attn attention.out_proj=attn.c_proj "
         "feed_forward_norm=ln_2 feed_forward.up_proj=mlp.c_fc feed_forward.down_proj=mlp.c_proj"
     )
 
@@ -296,18 +283,15 @@ class GPT2(HuggingFaceClass):
         model.attention.scale = None if settings.get("scale_attn_weights") else 1.0
         return model
 
-    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
-        return [weight.t()] if "qkv" in ours or "_proj" in ours else [weight]
-
-    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
-        return self.split(ours, parts[0], layer)[0]
+    def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
+        return weight.t() if "qkv" in ours or "_proj" in ours else weight
 
 
 class GPTNeoX(HuggingFaceClass):
     """It stores the queries, keys and values of one head, then those of the next head. Ours are all
     queries, then all keys, then all values."""
 
-    name, model_type, head = "GPTNeoXForCausalLM", "gpt_neox", "embed_out.weight"
+    name, model_type = "GPTNeoXForCausalLM", "gpt_neox"
     keys = table(
         "block_size=max_position_embeddings embed_dim=hidden_size layers=num_hidden_layers "
         "heads=num_attention_heads ff_dim=intermediate_size activation=hidden_act "
@@ -315,23 +299,20 @@ class GPTNeoX(HuggingFaceClass):
     )
     dropouts = ("attention_dropout", "hidden_dropout")
     fixed: ClassVar = {"rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": True}
-    ends = table("embedding=gpt_neox.embed_in norm=gpt_neox.final_layer_norm")
     block = "gpt_neox.layers.{}."
-    parts = table(
+    names = table(
+        "embedding=gpt_neox.embed_in norm=gpt_neox.final_layer_norm head=embed_out "
         "attention_norm=input_layernorm attention.qkv=attention.query_key_value "
         "attention.out_proj=attention.dense feed_forward_norm=post_attention_layernorm "
         "feed_forward.up_proj=mlp.dense_h_to_4h feed_forward.down_proj=mlp.dense_4h_to_h"
     )
 
-    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
-        if "qkv" in ours:
-            weight = weight.unflatten(0, (3, layer.heads, -1)).transpose(0, 1).flatten(0, 2)
-        return [weight]
-
-    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
+    def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
         if "qkv" not in ours:
-            return parts[0]
-        return parts[0].unflatten(0, (layer.heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+            return weight
+        heads = gpt.attentions[0].heads
+        axes = (heads, 3, -1) if to_ours else (3, heads, -1)
+        return weight.unflatten(0, axes).transpose(0, 1).flatten(0, 2)
 
 
 class Mpt(HuggingFaceClass):
@@ -345,12 +326,11 @@ class Mpt(HuggingFaceClass):
     )
     dropouts = ()
     fixed: ClassVar = {"attn_config": {"alibi": True}, "learned_pos_emb": False}
-    ends = table("embedding=transformer.wte norm=transformer.norm_f")
     block = "transformer.blocks.{}."
-    parts = table(
-        "attention_norm=norm_1 attention.qkv=attn.Wqkv attention.out_proj=attn.out_proj "
-        "feed_forward_norm=norm_2 feed_forward.up_proj=ffn.up_proj "
-        "feed_forward.down_proj=ffn.down_proj"
+    names = table(
+        "embedding=transformer.wte norm=transformer.norm_f head=lm_head attention_norm=norm_1 "
+        "attention.qkv=attn.Wqkv attention.out_proj=attn.out_proj feed_forward_norm=norm_2 "
+        "feed_forward.up_proj=ffn.up_proj feed_forward.down_proj=ffn.down_proj"
     )
 
     def read(self, settings: Settings, names: set[str]) -> Part:
@@ -371,24 +351,18 @@ class Llama(HuggingFaceClass):
         "heads=num_attention_heads kv_heads=num_key_value_heads head_dim=head_dim "
         "ff_dim=intermediate_size activation=hidden_act eps=rms_norm_eps base=rope_theta"
     )
-    ends = table("embedding=model.embed_tokens norm=model.norm")
     block = "model.layers.{}."
-    parts = table(
-        "attention_norm=input_layernorm attention.out_proj=self_attn.o_proj "
+    names = table(
+        "embedding=model.embed_tokens norm=model.norm head=lm_head attention_norm=input_layernorm "
         "attention.qkv=self_attn.q_proj,self_attn.k_proj,self_attn.v_proj "
-        "feed_forward_norm=post_attention_layernorm feed_forward.gate_proj=mlp.gate_proj "
-        "feed_forward.up_proj=mlp.up_proj feed_forward.down_proj=mlp.down_proj"
+        "attention.out_proj=self_attn.o_proj feed_forward_norm=post_attention_layernorm "
+        "feed_forward.gate_proj=mlp.gate_proj feed_forward.up_proj=mlp.up_proj "
+        "feed_forward.down_proj=mlp.down_proj"
     )
 
     def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
         biases = {"attention_bias": config.bias or config.qkv_bias, "mlp_bias": config.bias}
         return super().entries(gpt, config) | biases
-
-    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
-        return weight.split(projection_rows(layer)) if "qkv" in ours else [weight]
-
-    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
-        return torch.cat(parts)
 
 
 class Arcee(Llama):
@@ -401,7 +375,7 @@ class Qwen3(Llama):
     """Llama with normalized queries and keys."""
 
     name, model_type, qk_norm = "Qwen3ForCausalLM", "qwen3", True
-    parts = Llama.parts | table(
+    names = Llama.names | table(
         "attention.q_norm=self_attn.q_norm attention.k_norm=self_attn.k_norm"
     )
 
@@ -418,8 +392,8 @@ class NanoChat(Qwen3):
 
     name, model_type, feed_forward = "NanoChatForCausalLM", "nanochat", "FeedForward"
     can_export = False
-    ends = table("embedding=model.embed_tokens")
-    parts = table(
+    names = table(
+        "embedding=model.embed_tokens head=lm_head "
         "attention.qkv=self_attn.q_proj,self_attn.k_proj,self_attn.v_proj "
         "attention.out_proj=self_attn.o_proj feed_forward.up_proj=mlp.fc1 "
         "feed_forward.down_proj=mlp.fc2"
@@ -435,24 +409,16 @@ class NanoChat(Qwen3):
             )
         return model
 
-    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
-        parts = super().split(ours, weight, layer)
-        return (
-            [swapped(parts[0], layer), swapped(parts[1], layer), parts[2]] if parts[1:] else parts
-        )
-
-    def join(self, ours: str, parts: list[Tensor], layer: MultiHeadAttention) -> Tensor:
-        if ours == "embedding.weight":
-            mean_square = parts[0].square().mean(dim=-1, keepdim=True)
-            return parts[0] * torch.rsqrt(mean_square + HEAD_NORM_EPS)
-        if "qkv" in ours:
-            parts = [swapped(parts[0], layer), swapped(parts[1], layer), parts[2]]
-        return torch.cat(parts)
-
-
-def swapped(rows: Tensor, layer: MultiHeadAttention) -> Tensor:
-    """Queries or keys (H D, C) with the two halves of each swapped."""
-    return rows.unflatten(0, (-1, 2, layer.head_dim // 2)).flip(1).flatten(0, 2)
+    def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
+        if ours == "embedding.weight" and to_ours:
+            mean_square = weight.square().mean(dim=-1, keepdim=True)
+            return weight * torch.rsqrt(mean_square + HEAD_NORM_EPS)
+        if "qkv" not in ours:
+            return weight
+        layer = gpt.attentions[0]
+        halves = weight.unflatten(0, (-1, 2, layer.head_dim // 2))
+        rotated, values = halves.tensor_split([layer.heads + layer.kv_heads])
+        return torch.cat([rotated.flip(1), values]).flatten(0, 2)
 
 
 CLASSES: tuple[HuggingFaceClass, ...] = (

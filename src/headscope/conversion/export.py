@@ -26,7 +26,7 @@ from headscope.conversion.new_folder import new_folder
 from headscope.conversion.own_class.source import source_files
 from headscope.conversion.proof import NotEqual
 from headscope.conversion.settings import quiet_transformers
-from headscope.conversion.tokenizer_files import CONFIG, tokenizer_files
+from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
 from headscope.files import json_text, replacing, write_atomically
 from headscope.trained import TrainedModel
@@ -127,9 +127,7 @@ def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict
 def write_tokenizer(loaded: TrainedModel, folder: Path) -> None:
     """Writes the files of the tokenizer to `folder`, with the context length of the model, which
     not all classes have in config.json."""
-    files = tokenizer_files(loaded.tokenizer)
-    config = json.loads(files[CONFIG]) | {"model_max_length": loaded.model.block_size}
-    files[CONFIG] = json.dumps(config, indent=2)
+    files = tokenizer_files(loaded.tokenizer, model_max_length=loaded.model.block_size)
     for name, content in files.items():
         write_atomically(folder / name, content)
 
@@ -188,23 +186,12 @@ def run_reload(folder: Path, work: Path) -> None:
         "TRANSFORMERS_VERBOSITY": "error",
     }
     command = [sys.executable, "-P", str(RELOAD), str(folder.absolute()), str(work)]
-    with (
-        (work / "errors").open("wb") as errors,
-        subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,  # reload.py ends when this process ends
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-        ) as process,
-    ):
-        try:
-            process.wait()
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
-        lines = (work / "errors").read_text(errors="replace").strip().splitlines() or ["no message"]
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "w"):
+        # Its standard input ends when this process ends, and then reload.py ends too.
+        done = subprocess.run(command, env=environment, stdin=stdin, capture_output=True)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise NotEqual(f"transformers cannot open the exported folder: {lines[-1][:500]}")
 
 

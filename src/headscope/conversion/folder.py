@@ -15,7 +15,7 @@ from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.proof import LONGEST, compare, logits, probe, redraw
 from headscope.conversion.settings import SAFE, Settings, transformers_for
-from headscope.conversion.tokenizer_in import read_tokenizer
+from headscope.conversion.tokenizer_files import read_tokenizer
 from headscope.errors import UserError, first_line, short
 from headscope.files import parse_json
 from headscope.nn import GPT
@@ -146,7 +146,7 @@ def proven_architecture(
     with WithoutInitialization():
         gpt = build_model(model, vocab_size=drawn.get_input_embeddings().weight.size(0)).eval()
     redraw(gpt)
-    theirs.fill(drawn, gpt, model)
+    theirs.fill(drawn, gpt, dict(gpt.named_parameters()))
     theirs.copy_to_ours(drawn, gpt)  # some parameters of ours cannot have any value
     prove(folder, gpt, drawn, None)
     return gpt, model

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.config.parts import Part
-from headscope.conversion.classes import name_of, part, projection_rows
+from headscope.conversion.classes import divide, name_of, part, sizes, table
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class, words
 from headscope.conversion.settings import quiet_transformers
@@ -24,6 +24,12 @@ from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
 from headscope.terminal import printable
 from headscope.trained import TrainedModel
+
+SIZES = table(
+    "context_length=block_size embedding_length=embed_dim block_count=layers head_count=heads "
+    "head_count_kv=kv_heads key_length=head_dim value_length=head_dim feed_forward_length=ff_dim"
+)
+NORM_EPS = {"LayerNorm": "layer_norm_eps", "RMSNorm": "layer_norm_rms_eps"}
 
 
 @torch.no_grad()
@@ -75,19 +81,20 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
     name = found.model_type.replace("_", "")
     weights: dict[str, Tensor] = {}
     for ours, weight in standard_form(gpt, provable)[1].items():
-        theirs, parts = found.counterpart(ours), [weight]
-        if len(theirs) == 3:  # queries (H D, ...), keys and values (K D, ...)
-            parts = list(weight.split(projection_rows(layer)))
-            if name in ("llama", "arcee"):  # they rotate (2i, 2i + 1), the others (i, i + D / 2)
-                halves = [each.unflatten(0, (-1, 2, layer.head_dim // 2)) for each in parts[:2]]
-                parts[:2] = [each.transpose(1, 2).flatten(0, 2) for each in halves]
-        weights |= zip(theirs, parts, strict=True)
+        if ".qkv." in ours and name in ("llama", "arcee"):
+            # They rotate the pairs of dimensions (2i, 2i + 1), the others (i, i + D / 2).
+            halves = weight.unflatten(0, (-1, 2, layer.head_dim // 2))
+            rotated, values = halves.tensor_split([layer.heads + layer.kv_heads])
+            rotated = rotated.transpose(1, 2).flatten(0, 2)
+            weight = torch.cat([rotated, values.flatten(0, 2)])
+        weights |= divide(weight, found.counterpart(ours), gpt)
     # Gains that ours does not have are ones, and with LayerNorm, missing biases are zeros.
     for key, constant in found.parameters(converted(found, gpt, provable)[1]).items():
         if found.norm == "LayerNorm" or key.endswith("weight"):
             weights.setdefault(key, constant)
     if name == "gptneox":
-        weights.setdefault(found.head, gpt.head.weight)  # llama.cpp needs it, even if it is tied
+        # llama.cpp needs the output head, even if it is tied.
+        weights.setdefault("embed_out.weight", gpt.head.weight)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[name.upper()], len(gpt.blocks))
     return name, {
         str(names.get_name(key, (".weight", ".bias"))): weight.detach().cpu().float().numpy()
@@ -103,8 +110,8 @@ def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
     """
     import gguf
 
-    gpt, model, layer = loaded.model, loaded.config.model, loaded.model.attentions[0]
-    block: Any = gpt.blocks[0]
+    gpt, model = loaded.model, loaded.config.model
+    of_model = sizes(gpt, model)
     rows, end = range(loaded.tokenizer.vocab_size), loaded.tokenizer.end_of_text
     assert end is not None  # a byte-level BPE has one
     content = json.loads(tokenizer_files(loaded.tokenizer)["tokenizer.json"])["model"]
@@ -112,20 +119,12 @@ def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
     for token, row in content["vocab"].items():
         tokens[row], kinds[row] = token, gguf.TokenType.NORMAL
     kinds[end] = gguf.TokenType.CONTROL
-    layer_norm = name_of(model.norm) == "LayerNorm"
     made = {
         "name": printable(loaded.config.name)[:200],
         "file_type": gguf.LlamaFileType.ALL_F32,
         "vocab_size": gpt.vocab_size,
-        "context_length": gpt.block_size,
-        "embedding_length": layer.embed_dim,
-        "block_count": len(gpt.blocks),
-        "feed_forward_length": block.feed_forward.up_proj.out_features,
-        "head_count": layer.heads,
-        "head_count_kv": layer.kv_heads,
-        "key_length": layer.head_dim,
-        "value_length": layer.head_dim,
-        "layer_norm_eps" if layer_norm else "layer_norm_rms_eps": gpt.norm.eps,
+        **{theirs: of_model[ours] for theirs, ours in SIZES.items()},
+        NORM_EPS[name_of(model.norm)]: gpt.norm.eps,
         "tokenizer_model": "gpt2",
         "tokenizer_pre": "gpt-2",
         "token_list": tokens,
@@ -140,7 +139,7 @@ def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
     if name == "mpt":
         made["max_alibi_bias"] = 8.0  # for the slopes of `alibi_slopes`
     if name_of(model.position) == "Rotary":
-        made |= {"rope_dimension_count": layer.head_dim, "rope_freq_base": model.position.base}
+        made |= {"rope_dimension_count": of_model["head_dim"], "rope_freq_base": of_model["base"]}
     return made
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 from torch import Tensor
 
 from headscope import checkpoint
 from headscope.config.parse import parse
-from headscope.config.parts import Part
+from headscope.config.parts import CONF, Part
 from headscope.config.training import TrainConfig
 from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
@@ -44,25 +44,21 @@ def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, A
         checkpoint.write(path, tensors, data)
 
 
-UNTRAINED = """
-seed: 1
-resume: null
-init_from: null
-store_dir: data
-parts: null
-tokenizer: null
-data: null
-optimizer:
-  {_target_: headscope.adamw, lr: 5.0e-5, weight_decay: 0.01, beta1: 0.9, beta2: 0.999}
-schedule: {_target_: headscope.WarmupCosine, warmup_steps: 50, final_fraction: 0.0}
-trainer:
-  {max_steps: 0, batch_size: 4, accumulate: 2, gradient_clip: 1.0, val_every_steps: 100,
-   val_batch_size: 4, final_validation: whole, log_every_steps: 10, accelerator: auto,
-   devices: auto, num_nodes: 1, precision: auto, compile: auto,
-   checkpoint_activations: false, loss_chunk_tokens: auto}
-"""
-"""How an imported model was trained is unknown, so these are the settings of
-conf/experiment/finetune.yaml. There are no steps: the model card says so."""
+def untrained() -> dict[str, Any]:
+    """The default settings of training in conf/, without steps: how an imported model was trained
+    is unknown, and the model card says so."""
+
+    def in_conf(name: str) -> dict[str, Any]:
+        return yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+
+    settings = in_conf("train")
+    for entry in settings.pop("defaults"):
+        for group, choice in entry.items() if isinstance(entry, dict) else ():
+            if group in ("optimizer", "schedule", "trainer"):
+                settings[group] = in_conf(f"{group}/{choice}")
+    settings["trainer"]["max_steps"] = 0
+    del settings["hydra"]
+    return settings
 
 
 def imported(
@@ -77,10 +73,8 @@ def imported(
 ) -> TrainedModel:
     """The checkpoint of a model of another tool. `text` is the text that it was trained on, if that
     is known, and `step` the number of steps."""
-    settings: Any = OmegaConf.to_container(OmegaConf.create(UNTRAINED))
-    if text is not None:
-        settings["data"] = {"_target_": "headscope.TextFiles", "path": str(text)}
-    settings |= {"name": name, "model": model}
+    data = None if text is None else {"_target_": "headscope.TextFiles", "path": str(text)}
+    settings = untrained() | {"name": name, "model": model, "data": data, "tokenizer": None}
     config = parse(TrainConfig, settings, composed=False)
     return TrainedModel(path, gpt, tokenizer, config, step, "32-true", None)
 

@@ -5,7 +5,6 @@ nanoGPT's `sample.py` finds the tokens in a file `meta.pkl`. If there is none, i
 
 import pickle
 import zipfile
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from headscope.checkpoint.file import is_finite
 from headscope.checkpoint.loading import WithoutInitialization, load_weights
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
-from headscope.conversion.classes import GPT2, PLAIN, Unfit, part, table
+from headscope.conversion.classes import GPT2, Unfit, part, table
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
@@ -26,7 +25,7 @@ from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import CharTokenizer, Tokenizer, char, gpt2, with_vocab_size
 from headscope.errors import UserError
 from headscope.files import replacing
-from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn import GPT
 from headscope.trained import TrainedModel
 
 GPT2_SIZES = (50257, 50304)
@@ -56,15 +55,14 @@ class NanoGPT(GPT2):
         """The configuration of a model. Raises UserError if an entry is not valid."""
         bias = args.get("bias", True)
         found = {
-            **PLAIN,
+            "_target_": "headscope.GPT",
             **{ours: args.get(theirs) for ours, theirs in self.keys.items()},
             "dropout": args.get("dropout", 0.0),
             "bias": bias,
             "qkv_bias": bias,
-            "tied_head": True,
-            "attention": part("MultiHead", scale=None, qk_norm=False, out_proj=True),
+            "attention": part("MultiHead"),
             "position": part("Learned"),
-            "norm": part("LayerNorm", eps=1e-5),
+            "norm": part("LayerNorm"),
             "activation": part("Gelu"),
             "feed_forward": part("FeedForward"),
         }
@@ -77,8 +75,8 @@ class NanoGPT(GPT2):
     def parameters(self, theirs: Any, rows: int | None = None) -> dict[str, Tensor]:
         return {self.counterpart(name)[0]: each for name, each in theirs.named_parameters()}
 
-    def split(self, ours: str, weight: Tensor, layer: MultiHeadAttention) -> Sequence[Tensor]:
-        return [weight]
+    def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
+        return weight
 
 
 def is_nanogpt(path: Path) -> bool:

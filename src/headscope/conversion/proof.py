@@ -14,8 +14,16 @@ from torch import Tensor
 from headscope.checkpoint.building import build_model
 from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parts import Part, defaults_in_conf
-from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit
+from headscope.conversion.classes import (
+    CLASSES,
+    DOT_PRODUCT,
+    HuggingFaceClass,
+    Unfit,
+    name_of,
+    unusual,
+)
 from headscope.conversion.standard_form import standard_form
+from headscope.errors import short
 from headscope.nn import GPT
 
 LONGEST = 2048
@@ -87,6 +95,8 @@ def find_class(
 ) -> HuggingFaceClass | None:
     """The first of `classes` that computes the function of `gpt` for random weights, or None. The
     weights of `gpt` are not changed."""
+    if name_of(config.attention) not in DOT_PRODUCT:
+        return None
     with WithoutInitialization():
         drawn = build_model(config, vocab_size=gpt.vocab_size, end_of_text=gpt.end_of_text).eval()
     redraw(drawn)
@@ -104,25 +114,25 @@ def find_class(
 def converted(theirs: HuggingFaceClass, gpt: GPT, config: Part) -> tuple[dict[str, Any], Any]:
     """The entries of config.json, and the model of the other tool, with the weights of `gpt`.
     Raises Unfit if a part of `gpt` has no counterpart."""
-    entries = theirs.entries(gpt, standard_form(gpt, config)[0])
+    config, weights = standard_form(gpt, config)
+    entries = theirs.entries(gpt, config)
     model = theirs.build(entries)
-    theirs.fill(model, gpt, config)
+    theirs.fill(model, gpt, weights)
     return entries, model
 
 
 def words(config: Part) -> str:
     """The words of the command line that select the parts of a model, and its unusual keys, for
     the message that another tool cannot express it."""
-    chosen: dict[str, Any] = {
-        f"model/{group}": defaults_in_conf(f"model/{group}").get(part["_target_"], {}).get("choice")
-        or part["_target_"]
-        for group, part in config.items()
-        if isinstance(part, Part)
-    }
-    unusual = {"ngrams": 1, "logit_cap": None, "document_mask": False, "bias": False}
-    for key, usual in (unusual | {"head_dim": None, "scale_embedding": False}).items():
-        if getattr(config, key) != usual:
-            chosen[f"model.{key}"] = getattr(config, key)
-    if config.attention.qk_norm:
-        chosen["model.attention.qk_norm"] = True
-    return ", ".join(f"{key}={value}" for key, value in chosen.items())
+    chosen = {}
+    for group, part in config.items():
+        if isinstance(part, Part):
+            target = part["_target_"]
+            in_conf = defaults_in_conf(f"model/{group}").get(target, {"choice": target})
+            chosen[f"model/{group}"] = in_conf["choice"]
+            changed = {
+                key: value for key, value in part.items() if in_conf.get(key, value) != value
+            }
+            chosen |= {f"model.{group}.{key}": value for key, value in changed.items()}
+    chosen |= {f"model.{key}": value for key, value in unusual(config).items()}
+    return ", ".join(f"{key}={short(value)}" for key, value in chosen.items())

@@ -5,6 +5,7 @@ Shapes: C embed_dim, H heads, K kv heads, D head_dim, T block_size.
 """
 
 import math
+import re
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from headscope.nn import (
     NoPosition,
     Normalized,
     Sinusoidal,
-    StackedHeads,
 )
 from headscope.nn.position.rotary import rotate_interleaved
 
@@ -38,7 +38,8 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
     - scaled embeddings are stored, and the output head does not share them;
     - positions that are added to the embeddings, or none, are a learned table.
     """
-    weights = dict(gpt.state_dict())
+    separate = re.compile(r"\.stack\.\d+\.(query|key|value)\.")  # become one matrix below
+    weights = {name: each for name, each in gpt.state_dict().items() if not separate.search(name)}
     if type(gpt.position) in ADDED:
         zeros = torch.zeros(1, gpt.block_size, gpt.embedding.embedding_dim, device=gpt.device)
         weights["position.table.weight"] = gpt.position(zeros)[0]  # (T, C)
@@ -48,11 +49,8 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
         config = Part(config, tied_head=False)
     for number, layer in enumerate(gpt.attentions):
         prefix = f"blocks.{number}.attention."
-        if isinstance(layer, StackedHeads):
-            fuse(weights, prefix, layer.heads)
-        if getattr(gpt.position, "rotate_pairs", None) is rotate_interleaved:
-            reorder(weights, prefix, layer)
-        scale_queries(weights, prefix, layer)
+        interleaved = getattr(gpt.position, "rotate_pairs", None) is rotate_interleaved
+        standard_projections(weights, prefix, layer, interleaved=interleaved)
         if not layer.has_out_proj:
             weights[f"{prefix}out_proj.weight"] = torch.eye(layer.out_dim, device=gpt.device)
     if config.tied_head:
@@ -60,39 +58,20 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
     return config, weights
 
 
-def fuse(weights: dict[str, Tensor], prefix: str, heads: int) -> None:
-    """Replaces the projections of each head by one matrix (3 H D, C), and their biases by one
-    vector."""
-    for kind in ("weight", "bias"):
-        parts = ("query", "key", "value")
-        names = [f"{prefix}stack.{head}.{part}.{kind}" for part in parts for head in range(heads)]
-        if names[0] in weights:
-            weights[f"{prefix}qkv.{kind}"] = torch.cat([weights.pop(name) for name in names])
-
-
-def reorder(weights: dict[str, Tensor], prefix: str, layer: MultiHeadAttention) -> None:
-    """Moves dimension 2i of each query and key to i, and 2i + 1 to i + D / 2."""
-    order = torch.arange(layer.head_dim).view(-1, 2).T.flatten()  # 0, 2, 4, ..., 1, 3, 5, ...
-    rotated = (layer.heads + layer.kv_heads) * layer.head_dim
-    for kind in ("weight", "bias"):
-        name = f"{prefix}qkv.{kind}"
-        if name in weights:
-            rows, values = weights[name].tensor_split([rotated])
-            moved = rows.unflatten(0, (-1, layer.head_dim))[:, order].flatten(0, 1)
-            weights[name] = torch.cat([moved, values])
-    for name in (f"{prefix}q_norm.weight", f"{prefix}k_norm.weight"):
-        if name in weights:
-            weights[name] = weights[name][order]
-
-
-def scale_queries(weights: dict[str, Tensor], prefix: str, layer: MultiHeadAttention) -> None:
-    """Multiplies the queries so that their scores are divided by sqrt(D)."""
-    factor = layer.scale * math.sqrt(layer.head_dim)
-    if math.isclose(factor, 1.0, rel_tol=1e-12):
-        return
-    normed = f"{prefix}q_norm.weight"
-    for name in [normed] if normed in weights else [f"{prefix}qkv.weight", f"{prefix}qkv.bias"]:
-        if name in weights:
-            rows = weights[name].size(0) if name == normed else layer.heads * layer.head_dim
-            weights[name] = weights[name].clone()
-            weights[name][:rows] *= factor
+def standard_projections(
+    weights: dict[str, Tensor], prefix: str, layer: MultiHeadAttention, *, interleaved: bool
+) -> None:
+    """Replaces the projections to queries, keys and values by one matrix (H D + 2 K D, C) in
+    standard form, and the gains of their norms. If pairs of dimensions are `interleaved`, moves
+    dimension 2i of each query and key to i, and 2i + 1 to i + D / 2."""
+    order, factor = torch.arange(layer.head_dim), layer.scale * math.sqrt(layer.head_dim)
+    if interleaved:
+        order = order.view(-1, 2).T.flatten()  # 0, 2, 4, ..., 1, 3, 5, ...
+    for name, scale in (("q_norm", factor), ("k_norm", 1.0)):
+        if (gain := f"{prefix}{name}.weight") in weights:
+            weights[gain] = weights[gain][order] * scale
+            factor = 1.0
+    for kind in ("weight", "bias") if layer.qkv_bias else ("weight",):
+        q, k, v = layer.projections(kind)  # (H, D, C), (K, D, C), or without C
+        standard = torch.cat([q[:, order] * factor, k[:, order], v])
+        weights[f"{prefix}qkv.{kind}"] = standard.flatten(0, 1)

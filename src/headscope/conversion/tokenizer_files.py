@@ -1,32 +1,51 @@
-"""Writes a tokenizer as the files that `tokenizers` and `transformers` read.
+"""Writes a tokenizer as the files that `tokenizers` and `transformers` read, and reads such files.
 
-The files give the same tokens as headscope, with one difference: in a text, transformers takes the
-name of a special token, such as <|endoftext|>, for the special token. To headscope, it is ordinary
-text. `AutoTokenizer.from_pretrained(folder, split_special_tokens=True)` makes both equal.
+The written files give the same tokens as headscope, with one difference: in a text, transformers
+takes the name of a special token, such as <|endoftext|>, for the special token. To headscope, it is
+ordinary text. `AutoTokenizer.from_pretrained(folder, split_special_tokens=True)` makes both equal.
 """
 
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
 
+from headscope.conversion.settings import SAFE, transformers_for
 from headscope.data.bpe import byte_symbols
-from headscope.data.ranks import merges_of_ranks
-from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer, TiktokenTokenizer, Tokenizer
+from headscope.data.ranks import SHA256, is_gpt2, merges_of_ranks
+from headscope.data.tokenizer import (
+    END_OF_TEXT,
+    CharTokenizer,
+    TiktokenTokenizer,
+    Tokenizer,
+    with_vocab_size,
+)
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 from headscope.errors import UserError
-
-CONFIG = "tokenizer_config.json"
-"""The name of the file with the settings of the tokenizer."""
+from headscope.files import read_json
 
 UNKNOWN = "<|unknown|>"
 """The name of the token for unknown characters."""
 
+FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
+"""A folder without any of these files has no tokenizer. transformers 5 would make an empty one."""
 
-def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
-    """The names and contents of the files of a tokenizer: tokenizer.json and tokenizer_config.json.
-    Raises UserError if the tokenizer cannot be written in this form."""
+END_NAMES = (END_OF_TEXT, "</s>", "<eos>", "[SEP]")
+"""Names of end-of-text tokens, for folders whose files do not name one."""
+
+PROBE = (
+    "My fellow citizens: don't look back.  Élan, naïve\n\n\tx = 12345; a_b != 3.14 今天天气很好，"
+    "مرحبا 🦜👩‍🚀 <s></s><|endoftext|>[SEP] <unk> HELLO ﬁne ½ \u200b\u00a0end "
+)
+"""A text with many kinds of characters, which our tokenizer must encode like transformers."""
+
+
+def tokenizer_files(tokenizer: Tokenizer, **config: Any) -> dict[str, str]:
+    """The names and contents of the files of a tokenizer: tokenizer.json, and tokenizer_config.json
+    with the entries `config`. Raises UserError if the tokenizer cannot be written in this form."""
     if isinstance(tokenizer, TokenizersTokenizer):
         library = tokenizer.library
     elif isinstance(tokenizer, CharTokenizer):
@@ -34,7 +53,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
     else:
         assert isinstance(tokenizer, TiktokenTokenizer)
         library = byte_level(tokenizer)
-    config: dict[str, Any] = {
+    config |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         # transformers 4 would also return token_type_ids, which no such model takes.
@@ -47,7 +66,10 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
         config |= {"bos_token": end, "eos_token": end, "pad_token": end}
     if library.token_to_id(UNKNOWN) is not None:
         config["unk_token"] = UNKNOWN
-    return {"tokenizer.json": library.to_str(), CONFIG: json.dumps(config, indent=2)}
+    return {
+        "tokenizer.json": library.to_str(),
+        "tokenizer_config.json": json.dumps(config, indent=2),
+    }
 
 
 def byte_level(tokenizer: TiktokenTokenizer) -> Library:
@@ -85,3 +107,70 @@ def characters(tokenizer: CharTokenizer) -> Library:
     made.decoder = decoders.Fuse()
     made.add_special_tokens([name for name in (UNKNOWN, END_OF_TEXT) if name in vocabulary])
     return made
+
+
+def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
+    """The tokenizer in a Hugging Face folder. It gives the same tokens as that of transformers
+    which adds no special tokens, and with `split_special_tokens=True`.
+
+    `rows` is the number of rows of the model's embedding, which may be larger than the number of
+    tokens. The end-of-text token is the `eos` token of config.json, generation_config.json or the
+    tokenizer, in this order, or else the `sep` token.
+
+    Raises UserError if there is no tokenizer, or if it cannot be expressed by the library
+    tokenizers.
+    """
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).exists() for name in FILES):
+        raise UserError(f"{folder}: it has no tokenizer, none of {', '.join(FILES)}")
+    with transformers_for(folder):
+        theirs: Any = AutoTokenizer.from_pretrained(folder, **SAFE)
+        wanted = theirs(PROBE, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    library = getattr(theirs, "backend_tokenizer", None)
+    if library is None:
+        raise UserError(
+            f"{folder}: its tokenizer {type(theirs).__name__} is not one of the library tokenizers"
+        )
+    imported = TokenizersTokenizer(library.to_str())
+    imported.end_of_text = end_of_text(folder, theirs, imported.ids)
+    tokenizer = as_gpt2(imported) or imported
+    if tokenizer.encode(PROBE).tolist() != wanted:
+        raise UserError(
+            f"{folder}: headscope encodes a text differently than its {type(theirs).__name__}"
+        )
+    return tokenizer if rows is None else with_vocab_size(tokenizer, rows)
+
+
+def end_of_text(folder: Path, theirs: Any, ids: dict[str, int]) -> int | None:
+    """The id of the end-of-text token, or None. `ids` maps the name of each token to its id."""
+    named: list[Any] = []
+    for file in (folder / "config.json", folder / "generation_config.json"):
+        content = read_json(file)
+        found = content.get("eos_token_id") if isinstance(content, dict) else None
+        named += found if isinstance(found, list) else [found]
+    named += [theirs.eos_token_id, theirs.sep_token_id, *(ids.get(name) for name in END_NAMES)]
+    known = set(ids.values())
+    return next((each for each in named if type(each) is int and each in known), None)
+
+
+def as_gpt2(imported: TokenizersTokenizer) -> Tokenizer | None:
+    """GPT-2's own tokenizer, if `imported` has its tokens, merges and pattern, or None."""
+    byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
+    names = [name for name in imported.names if name != END_OF_TEXT]
+    if not byte_of.keys() >= set("".join(names)):
+        return None
+    ranks = {bytes(byte_of[symbol] for symbol in name): imported.ids[name] for name in names}
+    if not is_gpt2(ranks):
+        return None
+    content = json.loads(imported.json)
+    merges = ["#version: 0.2", *map(" ".join, content["model"].get("merges", [])), ""]
+    cut = content["pre_tokenizer"] or {"type": None}
+    same = (
+        hashlib.sha256("\n".join(merges).encode()).hexdigest() == SHA256["vocab.bpe"]
+        and content["normalizer"] is None
+        and (cut["type"], cut.get("add_prefix_space")) == ("ByteLevel", False)
+        and cut.get("use_regex", True)
+        and [each["content"] for each in content["added_tokens"]] == [END_OF_TEXT]
+    )
+    return TiktokenTokenizer("gpt2", ranks) if same else None

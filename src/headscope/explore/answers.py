@@ -22,7 +22,8 @@ from headscope.generation import check_sampling
 from headscope.generation.choose_token import check_chosen, choose_tokens, uniform_numbers
 from headscope.generation.texts import Text
 from headscope.generation.tokens import Context
-from headscope.nn.checks import check_finite, token_ids
+from headscope.nn.checks import token_ids
+from headscope.nn.loss import check_finite
 
 
 class Explorer(Reader):

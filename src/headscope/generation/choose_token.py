@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn.checks import NOT_FINITE
+from headscope.nn.loss import NOT_FINITE
 
 
 def uniform_numbers(seeds: Sequence[int], device: torch.device) -> Iterator[Tensor]:

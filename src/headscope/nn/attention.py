@@ -11,9 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headscope.errors import UserError
 from headscope.nn.cache import Past
-from headscope.nn.checks import check_inputs, check_kv_heads, check_sizes, resolve_head_dim
+from headscope.nn.checks import (
+    check_alignment,
+    check_kv_heads,
+    check_sizes,
+    resolve_head_dim,
+)
 from headscope.nn.dot_product import HeadOutputs, attend_explicit, attend_fused
+from headscope.nn.masks import check_mask
 from headscope.nn.norm import HeadNorm
 from headscope.nn.position import Position
 
@@ -26,7 +33,7 @@ class MultiHeadAttention(nn.Module):
 
     - `embed_dim` is the input width, `out_dim` the output width (default: `embed_dim`).
     - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
-    - `causal`: a query sees its own and earlier tokens, at most `block_size`.
+    - `causal`: a query sees its own and earlier tokens. `block_size` limits their number.
     - `dropout` applies to weights in training. `scale` multiplies scores (default: 1 / sqrt(D)).
     - `qkv_bias`, `out_bias`: add biases. `qk_norm`: apply RMSNorm to queries and keys (Henry 2020).
     - If `out_proj` is false, the output is the concatenated heads, and `out_dim` must be H D.
@@ -97,7 +104,8 @@ class MultiHeadAttention(nn.Module):
         `mask` is True where a query may look (shapes: `headscope.nn.masks`). `position` rotates
         queries and keys, or biases the scores. `past` holds the keys and values of earlier tokens.
         The new keys and values are appended, and S counts all keys. Queries are aligned to the last
-        keys. Raises UserError if a sequence is too long, or if shapes or dtypes do not fit.
+        keys. Raises UserError if a sequence is too long, or if the mask does not fit. PyTorch
+        refuses other inputs that do not fit.
         """
         computed = self.compute_heads(
             query,
@@ -128,7 +136,6 @@ class MultiHeadAttention(nn.Module):
         `out_proj`. If `explicit`, also returns the weights and raw scores (B, H, T, S)."""
         key = query if key is None else key
         value = key if value is None else value
-        check_inputs(self, query, key, value, mask=mask, position=position, past=past)
         batched = query.dim() == 3
         if not batched:
             query, key, value = query[None], key[None], value[None]
@@ -137,7 +144,10 @@ class MultiHeadAttention(nn.Module):
             q, k = position.rotate(q, k, 0 if past is None else past.length)
         if past is not None:
             k, v = past.extend(k, v)
-        bias = None if position is None else position.bias(q.size(2), k.size(2))
+        sizes = {"queries": q.size(2), "keys": k.size(2)}
+        if mask is not None:
+            check_mask(mask, batch=q.size(0), heads=self.heads, **sizes)
+        bias = None if position is None else position.bias(**sizes)
         computed = self.attend(q, k, v, mask=mask, bias=bias, dropout=dropout, explicit=explicit)
         outputs = computed.outputs.transpose(1, 2).flatten(2)
         computed = HeadOutputs(outputs, computed.weights, computed.scores)
@@ -151,6 +161,8 @@ class MultiHeadAttention(nn.Module):
             heads = (self.heads, self.kv_heads, self.kv_heads)
             q, k, v = self.split(self.qkv(query)).split(heads, dim=1)
         else:
+            if key.size(1) != value.size(1):  # PyTorch's fused kernel ignores the others
+                raise UserError(f"{key.size(1)} keys and {value.size(1)} values must be as many")
             matrices = self.qkv.weight.split(self.widths)
             biases = self.qkv.bias.split(self.widths) if self.qkv_bias else (None, None, None)
             q, k, v = map(self.split, map(F.linear, (query, key, value), matrices, biases))
@@ -184,10 +196,11 @@ class MultiHeadAttention(nn.Module):
 
     def causal_rows(self, queries: int, keys: int) -> Tensor | None:
         """The causal mask (T, S) for the last T of S positions. None if it hides nothing."""
-        if queries == 1 or self.mask is None:
+        mask = self.mask  # read once, because a buffer is slow to read
+        if mask is None:
             return None
-        assert queries <= keys <= self.mask.size(0), "see check_inputs"
-        return self.mask[keys - queries : keys, :keys]
+        check_alignment(queries, keys, mask.size(0))
+        return mask[keys - queries : keys, :keys] if queries > 1 else None
 
 
 class MultiHead(MultiHeadAttention):

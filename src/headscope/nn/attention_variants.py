@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headscope.errors import UserError
 from headscope.nn.attention import MultiHeadAttention
-from headscope.nn.checks import check_equation, check_kv_heads
+from headscope.nn.checks import check_kv_heads
 from headscope.nn.dot_product import (
     HeadOutputs,
     dot_product_scores,
@@ -49,11 +49,11 @@ def scaled_dot_product(
         tensor([[1.0000, 0.0000],
                 [0.2689, 0.7311]])
 
-    Raises UserError when shapes or dtypes do not fit.
+    PyTorch refuses shapes and dtypes that do not fit.
     """
-    check_equation(q, k, v, mask)
-    scale = 1 / math.sqrt(q.size(-1)) if scale is None else scale
-    return weighted_sum(dot_product_scores(q, k, scale), v, mask=mask)
+    scores = dot_product_scores(q, k, 1 / math.sqrt(q.size(-1)) if scale is None else scale)
+    # A mask with more axes would silently give more outputs.
+    return weighted_sum(scores, v, mask=None if mask is None else mask.expand_as(scores))
 
 
 class SingleHead(MultiHeadAttention):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headscope.nn.checks import check_counts
+from headscope.nn.checks import check_positive
 
 
 class Gelu(nn.Module):
@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        check_counts(ff_dim=ff_dim)
+        check_positive(ff_dim=ff_dim)
         ff_dim = 4 * embed_dim if ff_dim is None else ff_dim
         self.activation = activation()
         self.up_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
@@ -109,7 +109,7 @@ class SwiGLU(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        check_counts(ff_dim=ff_dim)
+        check_positive(ff_dim=ff_dim)
         ff_dim = 8 * math.ceil(embed_dim / 3) if ff_dim is None else ff_dim
         self.gate_proj = nn.Linear(embed_dim, ff_dim, bias=bias)
         self.up_proj = nn.Linear(embed_dim, ff_dim, bias=bias)

@@ -16,7 +16,7 @@ from headscope.errors import UserError
 from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.block import Block
 from headscope.nn.cache import Cache, Past
-from headscope.nn.checks import check_counts, check_positive, check_tokens
+from headscope.nn.checks import check_positive, check_tokens
 from headscope.nn.feed_forward import FeedForward, Gelu
 from headscope.nn.masks import mask_from_documents
 from headscope.nn.ngrams import NGramEmbedding
@@ -81,9 +81,8 @@ class GPT(nn.Module):
         feed_forward: Callable[..., nn.Module | None] = FeedForward,
     ) -> None:
         super().__init__()
-        check_counts(vocab_size=vocab_size, layers=layers)
-        check_counts(ngrams=ngrams, ngram_buckets=ngram_buckets)
-        check_positive(logit_cap=logit_cap)
+        check_positive(vocab_size=vocab_size, layers=layers, logit_cap=logit_cap)
+        check_positive(ngrams=ngrams, ngram_buckets=ngram_buckets)
         end_of_text = vocab_size - 1 if end_of_text is None else end_of_text
         if not 0 <= end_of_text < vocab_size:
             raise UserError(f"end_of_text={end_of_text} must be below vocab_size={vocab_size}")

@@ -12,6 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from headscope.errors import UserError
+
+NOT_FINITE = (
+    "the logits of the model are not finite, because its weights are too large: use an earlier "
+    "checkpoint"
+)
+
+
+def check_finite(values: Tensor) -> None:
+    """Raises UserError if one of the logits, or of the losses, is NaN or infinite."""
+    if not values.isfinite().all():
+        raise UserError(NOT_FINITE)
+
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
     """Cross-entropy in nats between logits (B, T, V) and the next tokens `targets` (B, T)."""

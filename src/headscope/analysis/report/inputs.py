@@ -25,8 +25,7 @@ from headscope.analysis.tokens import TokenKinds, classify_vocabulary
 from headscope.data.windows import first_passage, spread_windows
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText
-from headscope.nn.checks import check_finite
-from headscope.nn.loss import IGNORED, Answers, counted_targets
+from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets
 
 if TYPE_CHECKING:
     from headscope.trained import TrainedModel

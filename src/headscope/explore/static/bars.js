@@ -1,11 +1,10 @@
 // The most likely next tokens, as bars: what the model says, and what temperature, top-k and top-p
 // make of it. Two bars per token when heads are switched or another model is compared.
 
-import { card, make } from "./viewer/dom.js";
+import { card, explain, make } from "./viewer/dom.js";
 import { numberField, redraw } from "./controls.js";
 import { addShare, percentText } from "./viewer/next.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
-import { explain } from "./viewer/tooltip.js";
 
 const SAMPLING = {
   temperature: { min: 0, max: 100, step: "any" },

@@ -1,8 +1,7 @@
 // Selects the model, its kept step, and a second model for comparison.
 
 import { button } from "./controls.js";
-import { make } from "./viewer/dom.js";
-import { fill, labelled } from "./viewer/fields.js";
+import { fill, labelled, make } from "./viewer/dom.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 

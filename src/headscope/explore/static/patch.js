@@ -1,10 +1,9 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
-import { make } from "./viewer/dom.js";
+import { fill, labelled, make } from "./viewer/dom.js";
 import { api } from "./api.js";
 import { button, markUnknown, redraw } from "./controls.js";
 import { textField } from "./editor.js";
-import { fill, labelled } from "./viewer/fields.js";
 import { addShare, listHeads, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headNumber } from "./viewer/state.js";

@@ -1,9 +1,8 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
-import { card, make } from "./viewer/dom.js";
+import { card, make, radios } from "./viewer/dom.js";
 import { EMPTY, switchesOf } from "./address.js";
 import { button, disable, redraw } from "./controls.js";
-import { radios } from "./viewer/fields.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";

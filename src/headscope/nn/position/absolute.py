@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
-from headscope.nn.checks import check_floats, check_positive
+from headscope.nn.checks import check_positive
 from headscope.nn.position.base import Position, angles
 
 
@@ -155,7 +155,6 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
 
     Raises UserError when `lengths` does not contain B numbers from 1 to T.
     """
-    check_floats("embeddings", embeddings, "B", "T", embeddings.size(-1))
     batch, tokens = embeddings.shape[:2]
     if lengths is None:
         lengths = torch.full((batch,), tokens, device=embeddings.device)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headscope.nn.checks import check_floats, check_length, check_pairs
+from headscope.nn.checks import check_alignment, check_length
 
 
 class Position(nn.Module):
@@ -21,8 +21,7 @@ class Position(nn.Module):
 
     `start` is the number of tokens in the key-value cache, which come before the given tokens. In
     `rotate` and `bias`, queries are aligned to the last keys. An overridden method raises UserError
-    when a sequence is longer than `block_size`, or when its inputs are empty, have the wrong shape,
-    or are not floating-point numbers.
+    when a sequence is longer than `block_size`.
     """
 
     limit: str | None = None
@@ -58,16 +57,15 @@ class Position(nn.Module):
         return None
 
     def checked_end(self, embeddings: Tensor, start: int) -> int:
-        """Checks the arguments of `forward`. Returns start + T, the position after the last."""
-        check_floats("embeddings", embeddings, "B", "T", self.embed_dim)
+        """Returns start + T, the position after the last. Raises UserError if it is above
+        `block_size`."""
         end = start + embeddings.size(1)
         check_length(end, self.block_size)
         return end
 
     def check_alignment(self, queries: int, keys: int, start: int = 0) -> None:
         """Checks the sizes in `rotate` and `bias`."""
-        check_pairs(queries, keys)
-        check_length(start + keys, self.block_size)
+        check_alignment(queries, keys, self.block_size, start)
 
 
 class NoPosition(Position):

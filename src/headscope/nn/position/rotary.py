@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn.checks import check_floats, check_positive
+from headscope.nn.checks import check_positive
 from headscope.nn.position.base import Position, angles
 from headscope.nn.precision import upcast_to_float32
 
@@ -41,8 +41,6 @@ class Rotary(Position):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
-        check_floats("queries", q, "B", "H", "T", self.head_dim)
-        check_floats("keys", k, "B", "K", "S", self.head_dim)
         self.check_alignment(q.size(2), k.size(2), start)
         end, first = start + k.size(2), k.size(2) - q.size(2)
         cos, sin = self.cos[start:end], self.sin[start:end]

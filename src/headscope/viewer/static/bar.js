@@ -1,7 +1,6 @@
 // The controls above all panels: run, text, view, and what to compare with.
 
-import { make } from "./dom.js";
-import { fill, labelled, radios } from "./fields.js";
+import { fill, labelled, make, radios } from "./dom.js";
 import { stepText } from "./scales.js";
 import { headName, headsOf } from "./state.js";
 import { BAR as TEXTS, COMMON } from "./texts.js";

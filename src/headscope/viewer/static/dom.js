@@ -1,4 +1,5 @@
-// Elements. Texts are inserted only as textContent or as attributes, never as HTML.
+// Elements, fields of forms, and the tooltip. Texts are inserted only as textContent or as attributes,
+// never as HTML.
 
 /** Sets attributes of an element, or removes those that are undefined. A function listens to the event
     with its name. */
@@ -41,4 +42,63 @@ export function oncePerFrame(work) {
     cancelAnimationFrame(frame);
     frame = requestAnimationFrame(work);
   };
+}
+
+/** A field with a label, which is its parent element. */
+export function labelled(parent, text, tag = "select", attributes = {}) {
+  return make(make(parent, "label", {}, `${text} `), tag, { "aria-label": text, ...attributes });
+}
+
+/** Sets the options of a select, groups {label: [[value, text]]}, only if they changed, and its value. */
+export function fill(select, groups, value) {
+  const written = JSON.stringify(groups);
+  if (select.dataset.options !== written) {
+    select.replaceChildren();
+    for (const [label, options] of Object.entries(groups)) {
+      const group = label && options.length > 0 ? make(select, "optgroup", { label }) : select;
+      for (const [each, text] of options) make(group, "option", { value: each }, text);
+    }
+    select.dataset.options = written;
+  }
+  select.value = value;
+}
+
+/** A radio button per option {value: text}. Returns a function that shows which one is chosen. */
+export function radios(parent, name, options, choose) {
+  const made = Object.entries(options).map(([value, text]) => {
+    const label = make(parent, "label");
+    const radio = make(label, "input", { type: "radio", name, value, change: () => choose(value) });
+    label.append(text);
+    return radio;
+  });
+  return (chosen) => made.forEach((radio) => { radio.checked = radio.value === chosen; });
+}
+
+/** Makes `element` a term that is explained by `text`, or an ordinary text if `text` is undefined. */
+export function explain(element, text) {
+  set(element, { "data-tip": text, "aria-description": text, tabindex: text === undefined ? undefined : 0 });
+}
+
+/** Shows the texts of `explain` for all elements inside `root` in one tooltip, on hover and on keyboard
+    focus. It is also read to screen readers. */
+export function createTooltip(root) {
+  const tip = make(root, "div", { class: "tip", "aria-hidden": "true", hidden: "" });
+
+  function open(event) {
+    const term = event.target.closest?.("[data-tip]");
+    tip.hidden = !term;
+    if (tip.hidden) return;
+    tip.textContent = term.dataset.tip;
+    const box = term.getBoundingClientRect();
+    const width = document.documentElement.clientWidth;
+    tip.style.left = `${Math.max(8, Math.min(box.left, width - tip.offsetWidth - 8))}px`;
+    const below = box.bottom + 6;
+    const fits = below + tip.offsetHeight < document.documentElement.clientHeight;
+    const top = fits ? below : Math.max(8, box.top - tip.offsetHeight - 6);
+    tip.style.top = `${top + window.scrollY}px`; // the tooltip scrolls with the page
+  }
+
+  const close = () => { tip.hidden = true; };
+  set(root, { pointerover: open, focusin: open, focusout: close, pointerleave: close });
+  document.addEventListener("keydown", ({ key }) => { if (key === "Escape") close(); });
 }

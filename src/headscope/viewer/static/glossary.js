@@ -8,7 +8,7 @@ export const METRICS = {
   "fixed_offset": "Weight on the token a fixed number of tokens before the query, from 0 to 1. This number, `offset`, is the one with the largest weight, among those that are at least 3 and that at least a quarter of the queries have. A high value means that the head always looks the same number of tokens back.",
   "offset": "The offset of `fixed_offset`, in tokens. A high value means that the head looks far back, if `fixed_offset` is high too.",
   "distance": "Mean distance between query and key in tokens, weighted by attention, from 0 to the length of the text minus 1. A high value means that the head looks far back (Vig 2019).",
-  "global": "The share of the other visible tokens that get attention, from 0 to 1. A token counts fully if its weight is at least 1/m, as under uniform attention, otherwise in proportion: the sum of min(w, 1/m) over all visible tokens except the query's own token, divided by the maximum of this sum, (m - 1)/m. A high value means that nearly every token gets attention.",
+  "global": "The share of the other visible tokens that get attention, from 0 to 1. A token counts fully if it gets at least as much as under uniform attention. With half of that, it counts half. A high value means that nearly every token gets attention.",
   "largest": "Largest weight of a query, at most 1. A high value means that each query attends to a single token.",
   "entropy": "Entropy of the weights of a query, -sum(w ln w), in nats, from 0 to ln m. A high value means that attention is spread over many tokens (Shannon 1948).",
   "entropy_share": "Entropy divided by its maximum, ln m, from 0 to 1. A high value means that attention is nearly uniform.",

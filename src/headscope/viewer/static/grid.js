@@ -1,9 +1,8 @@
 // The thumbnails of all heads, one row per layer.
 
-import { fit } from "./canvas.js";
+import { fit, paint } from "./canvas.js";
 import { card, make, own, set, write } from "./dom.js";
 import { NO_NAME, background, scoreText, shortName, titleOf } from "./names.js";
-import { paint } from "./picture.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
 import { HEADS as TEXTS } from "./texts.js";

@@ -2,9 +2,8 @@
 // runs are compared, the large map shows the difference, and two small maps show both sides.
 
 import { labelAxis, labelPointed } from "./axes.js";
-import { sized } from "./canvas.js";
+import { picture, sized } from "./canvas.js";
 import { card, make, write } from "./dom.js";
-import { picture } from "./picture.js";
 import { WEIGHTS } from "./scales.js";
 import { MAP as TEXTS } from "./texts.js";
 

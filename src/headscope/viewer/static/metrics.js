@@ -1,10 +1,9 @@
 // The table of metrics of the opened head.
 
-import { card, make, own, write } from "./dom.js";
+import { card, explain, make, own, write } from "./dom.js";
 import { METRICS } from "./glossary.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
-import { explain } from "./tooltip.js";
 
 export function createMetrics(parent) {
   const section = card(parent, "metrics-card", TEXTS.title);

@@ -3,11 +3,10 @@
 
 import { drawAxis, drawLine, fit, heightIn } from "./canvas.js";
 import { xsOf } from "./chart.js";
-import { card, make, set } from "./dom.js";
+import { card, explain, make, set } from "./dom.js";
 import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
 import { NEXT as TEXTS } from "./texts.js";
-import { explain } from "./tooltip.js";
 
 const HEADS = 8; // heads that are listed
 const RAISED = 5; // tokens that the opened head raises most
@@ -134,9 +133,9 @@ export function createNext(parent, actions) {
         hint.replaceChildren(...(next === undefined ? TEXTS.ends(bold(labels[kept]))
           : TEXTS.follows(bold(labels[kept]), bold(next))));
         if (comparison) hint.append(TEXTS.notDifference(at));
+        raised.heading.textContent = TEXTS.raises(name);
+        showSteps(model);
       }
-      raised.heading.textContent = TEXTS.raises(name);
-      showSteps(model);
     },
 
     /** Shows the predictions at the step of the cursor. */

@@ -3,7 +3,6 @@
 import { make } from "./dom.js";
 import { createAddress } from "./state.js";
 import { DataError, answered, createStore } from "./store.js";
-import { connect } from "./tensorboard.js";
 import { COMMON, DATA, LOCALE } from "./texts.js";
 import { outerWindow } from "./theme.js";
 import { createViewer } from "./viewer.js";
@@ -55,4 +54,28 @@ export async function render() {
   setInterval(() => {
     if (document.visibilityState === "visible") viewer.refresh();
   }, POLL);
+}
+
+/** Connects to TensorBoard, whose messages are as in its version 2.21. `listeners` are functions by message type. Returns `ask(type)`, which
+    sends a message and resolves to the answer. Without TensorBoard, no answer ever comes. */
+export function connect(listeners) {
+  const { port1: port, port2: theirs } = new MessageChannel();
+  const waiting = new Map();
+  let sent = 0;
+  port.onmessage = ({ data }) => {
+    const { type, id, payload, isReply } = JSON.parse(data);
+    if (isReply) {
+      waiting.get(id)?.(payload);
+      waiting.delete(id);
+    } else {
+      listeners[type]?.(payload);
+      port.postMessage(JSON.stringify({ type, id, payload: null, error: null, isReply: true }));
+    }
+  };
+  window.parent.postMessage("experimental.bootstrap", "*", [theirs]);
+  return (type) => new Promise((resolve) => {
+    waiting.set(sent, resolve);
+    port.postMessage(JSON.stringify({ type, id: sent, payload: null, error: null, isReply: false }));
+    sent += 1;
+  });
 }

@@ -1,3 +1,253 @@
-// The texts of the interface. A translation is a file with the names of en.js, imported here.
+// All texts of the interface, in English, except the glossary. A function gets what stands inside a
+// sentence. It returns a text or, where parts have a look, a list of texts and elements.
 
-export * from "./en.js";
+export const LOCALE = "en";
+
+const count = (number, what) => `${number.toLocaleString(LOCALE)} ${what}${number === 1 ? "" : "s"}`;
+const percent = (share) => `${100 * share} %`;
+
+export const COMMON = {
+  title: "Attention",
+  pageTitle: "Attention heads",
+  step: (step) => `step ${step}`,
+  minus: "minus",
+};
+
+export const VIEWER = {
+  noRuns: "No run has attention data. Train one with headscope and its TensorBoard logger; "
+    + "callbacks.attention.steps sets how many steps are logged.",
+  score: "The value of the metric that decides the name. For a mixed head, this is `unevenness`.",
+  shortened: (shown, all) => `Shows the first ${shown.toLocaleString(LOCALE)} of ${count(all, "token")}, `
+    + "because the size of a snapshot is limited.",
+  uncertain: "The name is uncertain: another text might give another name, because a metric is near its "
+    + "threshold.",
+  size: ({ layers, heads, tokens, steps, measured, measuredOn }) => [
+    count(layers, "layer"), `${count(heads, "head")} each`, count(tokens, "token"), steps && count(steps, "step"),
+    measured && `names and metrics from ${count(measured, "token")} of ${measuredOn}`,
+  ].filter(Boolean).join(" · "),
+};
+
+export const DATA = {
+  noAnswer: "TensorBoard does not answer. Is it still running?",
+  refused: (status) => `TensorBoard answered with the error ${status}.`,
+  notSelected: "None of the runs that TensorBoard selects has attention data.",
+  tooLarge: (mebibytes) => `This snapshot is too large to show: ${mebibytes} MiB per layer.`,
+  damaged: (why) => `The data of this step is damaged: ${why}.`,
+  notWeights: "weights are not from 0 to 1",
+  unknownTokens: "it names unknown tokens",
+  labelsNotJson: "its labels are not JSON",
+  labelsNotTexts: "its labels are not texts",
+  notCompressed: "it cannot be decompressed",
+  wrongSize: "its size does not match its header",
+};
+
+export const BAR = {
+  group: "What is shown",
+  run: "run",
+  text: "text",
+  view: "view",
+  views: { weights: "weights", shares: "without the first token" },
+  compare: "compare with",
+  nothing: "nothing",
+  anotherRun: "another run",
+  anotherHead: "another head",
+  anotherStep: "another step",
+  otherShape: "a run with another text or model",
+};
+
+export const COMPARE = {
+  runAtStep: (run, step) => `${run} at step ${step}`,
+  noHead: (head) => `There is no head ${head} to compare with.`,
+  noRun: (run) => `There is no run ${run} to compare with.`,
+  otherHeads: (run) => `Run ${run} cannot be compared: it has another number of heads.`,
+  otherTokens: (run) => `Run ${run} cannot be compared: its text has other tokens.`,
+};
+
+export const HEADS = {
+  title: "All heads",
+  noName: "without a name",
+  lossWithout: (change) => `loss ${change} without this head`,
+  withoutIt: (title, change) => `${title}, loss without it ${change}`,
+  difference: (what) => `Difference from ${what}: red is more weight, blue is less.`,
+  click: "Click a head to open it; Shift and click another to compare them.",
+  signed: "The signed number is the change of the loss without the head, in nats per token.",
+};
+
+export const TIMELINE = {
+  title: "Timeline",
+  play: "▶ Play",
+  pause: "❚❚ Pause",
+  step: "step ",
+  metric: "metric ",
+  metricOf: "metric of the timeline",
+  trainingStep: "training step",
+  about: "Labels give the values at the cursor (keys ← →). Click a line or a strip to open its head.",
+  undescribed: (metric) => `The metric ${metric} has no description.`,
+};
+
+export const TEXT = {
+  title: "The text",
+  tokens: "Tokens",
+  more: (what) => ` more weight than ${what}  `,
+  less: " less weight  ",
+  looks: " where the token looks  ",
+  looked: " who looks at it  ",
+  share: " share of all attention that goes to the token  ",
+  point: "Point at a token; click to keep it.",
+  clear: "Esc clears the selection.",
+};
+
+export const STATUS = {
+  onThisText: (query, key, weight) => `on this text: “${query}” gives “${key}” ${weight}`,
+  point: "Point at a token or at a cell of the map: where it looks, and who looks at it.",
+  nothing: "nothing",
+  cannotSee: (query, key) => [query, " cannot see ", key, ", which comes later"],
+  cell: (query, key, weight) => [query, " looks at ", key, ": ", weight],
+  cellDifference: (query, key, here, other, what, difference) =>
+    [query, " looks at ", key, ": ", here, ` here, ${other} in ${what}: `, difference],
+  token: (token, looks, looked) => [token, " looks at ", looks, "; looked at most by ", looked],
+  tokenDifference: (token, what, looks, looked) =>
+    [token, ` compared with ${what}: looks at `, looks, "; looked at most by ", looked],
+};
+
+export const MAP = {
+  title: "Attention map",
+  about: "One row per query, one column per key.",
+  weight: "attention weight",
+  share: "share of the weight without the first token",
+  scale: (what) => `${what}, square-root scale`,
+  difference: (what, other) => `difference: ${what} minus ${other}`,
+  mapOf: (what) => `attention map of ${what}`,
+};
+
+export const LINES = {
+  title: "Attention lines",
+  query: "query (left)",
+  key: "key (right)",
+  weights: "A stronger line is a larger weight. While no token is selected, lines below 0.05 are hidden.",
+  differences: "A stronger line is a larger difference. While no token is selected, lines below 5 % of the "
+    + "largest difference are hidden.",
+};
+
+export const METRICS = {
+  title: "Metrics of this head",
+  metric: "metric",
+  value: "value",
+  uniform: "uniform",
+  aboutUniform: "The value of the metric for attention that gives every visible token the same weight, "
+    + "as in an untrained model.",
+};
+
+export const NEXT = {
+  title: "What the model predicts",
+  steps: "Over the steps",
+  likely: "Most likely next tokens",
+  lens: "Layer by layer",
+  about: {
+    steps: "The probability of the token that follows, after the last layer, over the steps.",
+    likely: "The tokens with the largest probabilities after the selected token. ✓ marks the one that "
+      + "follows in the text.",
+    lens: "The logit lens: what the final norm and the output head make of the residual stream before "
+      + "each layer and after the last one. A row has the most likely token and, as a bar, the "
+      + "probability of the token that follows.",
+    heads: "Direct effect: what each head adds to the logit of the token that follows, minus what it "
+      + "adds on average to all tokens. What a head does through later layers is not included.",
+    raised: "The tokens whose logits the opened head raises most at this token, by the same measure.",
+  },
+  click: "Click a token in the text: what the model expects after it, layer by layer, which head "
+    + "adds what, and since when.",
+  follows: (token, next) => ["After “", token, "”, the text continues with “", next, "”."],
+  ends: (token) => ["After “", token, "”. The text ends here, so the token that follows is unknown."],
+  predicts: (token, next) => ["After “", token, "”, the values are those of “", next, "”."],
+  notDifference: (at) => ` The values are those of ${at}, not a difference.`,
+  topTokenAnd: (next) => ` top token, probability of “${next}”`,
+  adds: (next) => `What heads add directly to “${next}”`,
+  raises: (head) => `What ${head} raises most`,
+  before: (layer) => `before L${layer}`,
+  atEnd: "at the end",
+  notANumber: "not a number",
+  below: (share) => ` below ${percent(share)} at all steps`,
+  first: (share, step) => ` first at least ${percent(share)} at step ${step}`,
+  chart: (what) => `Probability over the steps:${what}`,
+};
+
+export const EXPLORE = {
+  title: "headscope explore",
+  noAnswer: "The server of this page does not answer. Is it still running?",
+  refused: (status) => `The server answered with the error ${status}.`,
+  model: (title, step) => `${title}, step ${step.toLocaleString(LOCALE)}`,
+  thisModel: "this model",
+  allHeadsOn: "all heads on",
+  compared: "compared",
+  list: (names) => names.slice(0, 4).join(", ") + (names.length > 4 ? ` and ${names.length - 4} more` : ""),
+
+  text: "Your text",
+  write: "▶ Write",
+  stop: "■ Stop",
+  one: "One token on",
+  back: "One token back",
+  undo: "Undo",
+  length: "tokens",
+  seed: "seed",
+  off: "off",
+  cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
+    + `${count(tokens, "token")}, from “${start}…” on. `,
+  unknown: "The model does not know the marked characters and leaves them out: ",
+
+  next: "Next token",
+  nextAfter: (token) => ["Next token after “", token, "”"],
+  sampling: { temperature: "temperature", top_k: "top-k", top_p: "top-p" },
+  pick: (token) => `continue with ${token}`,
+  ask: (token) => `explain ${token}`,
+  aboutAsk: "Shows below what each layer and each head says about this token.",
+  cutAway: "cut away",
+  sampled: (share) => `sampled ${share}`,
+  before: (share) => `was ${share}`,
+  elsewhere: (share) => `other ${share}`,
+  otherTokens: (name, most) => `After the whole text, ${name} expects its own tokens: ${most}.`,
+  removed: (share) => `Temperature, top-k and top-p cut away ${share} of the probability.`,
+  grey: (what) => `Grey bars: ${what}.`,
+  aboutBars: "Click a token to continue with it. Light: what the model says. Dark: what is sampled.",
+
+  models: "Model",
+  shown: "model",
+  slider: "kept step",
+  compare: "compare with model",
+  nothing: "nothing",
+  working: "working …",
+  about: ({ parameters, layers, heads, block, size, path }) => [
+    count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
+    `reads ${count(block, "token")}`, `knows ${count(size, "token")}`, path].join(" · "),
+
+  switches: "Switch heads",
+  aboutSwitches: "Click a head to choose it. Off replaces its output by zero, mean by its mean over this text.",
+  wayOf: (head) => `Head ${head}`,
+  ways: { on: "on", half: "half", mean: "mean", zero: "off" },
+  alone: (head) => `${head} alone`,
+  layer: (layer) => `Layer ${layer} off or on`,
+  allOn: "All on",
+  switchOn: (head) => `switch ${head} on`,
+  more: (number) => ` and ${number} more`,
+  loss: (before, after, change) => `The loss of the text changes from ${before} to ${after} (${change}).`,
+  otherLoss: (other, here, change, name) =>
+    `The loss of the text is ${here} here and ${other} with ${name} (${change}).`,
+  writeBoth: "Write both from the same seed",
+
+  patch: "Copy from another text",
+  aboutPatch: "Copy what a head writes on another text with as many tokens, and see the answer change.",
+  second: "Another text, such as yours with one name changed",
+  positions: "Positions",
+  copyHere: (head, token, at) => `Copy ${head} at “${token}” (${at})`,
+  copyAll: (head) => `Copy ${head} at all positions`,
+  everyHead: "Try every head",
+  effects: "The same difference with one head copied at all positions, minus that without a copy:",
+  allPositions: "at all positions",
+  at: (position) => `at position ${position}`,
+  answers: { right: "answer", wrong: "other answer" },
+  answer: (right, wrong, first, second, patched) => `Logit of “${right}” minus “${wrong}”: ${first} after this text, `
+    + `${second} after the other one${patched === null ? "" : `, ${patched} with the copy`}.`,
+  columns: ["next token", "this text", "other text", "with the copy"],
+
+  keep: "Keep as",
+  formats: { html: "page", csv: "table", python: "Python" },
+};

@@ -2,15 +2,13 @@
 
 import { fit, heightIn } from "./canvas.js";
 import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf, xsOf } from "./chart.js";
-import { make, own, set } from "./dom.js";
-import { fill } from "./fields.js";
-import { METRICS, HEAD_NAMES } from "./glossary.js";
+import { explain, fill, make, own, set } from "./dom.js";
+import { HEAD_NAMES, METRICS } from "./glossary.js";
 import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
 import { headsOf } from "./state.js";
 import { drawStrips, markStrip, stripsOf } from "./strips.js";
 import { COMMON, TIMELINE as TEXTS } from "./texts.js";
-import { explain } from "./tooltip.js";
 
 const [LINES, LOSS, AXIS, GAP] = [116, 28, 22, 16]; // heights in pixels
 const PLAY = 250; // ms per step

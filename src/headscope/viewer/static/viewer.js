@@ -1,7 +1,7 @@
 // The viewer: its state, its panels, and the model that the panels show.
 
 import { createBar } from "./bar.js";
-import { make, oncePerFrame, write } from "./dom.js";
+import { createTooltip, explain, make, oncePerFrame, write } from "./dom.js";
 import { createMetrics } from "./metrics.js";
 import { createGrid } from "./grid.js";
 import { createLines } from "./lines.js";
@@ -16,7 +16,6 @@ import { createText } from "./text.js";
 import { COMMON, VIEWER as TEXTS } from "./texts.js";
 import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
-import { createTooltip, explain } from "./tooltip.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 

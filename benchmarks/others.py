@@ -1,4 +1,5 @@
-"""Trains with the train.py of a nanoGPT checkout, in a separate process, for suite=race."""
+"""What suites compare headscope with: GPT-2 of the package transformers, and the train.py of a
+nanoGPT checkout, which runs in a separate process."""
 
 import pickle
 import re
@@ -8,13 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.runner import Request
 from headscope.comparison.bare_loop import built
+from headscope.config.parts import Part
+from headscope.conversion.classes import GPT2
 from headscope.conversion.nanogpt import read_model
+from headscope.conversion.proof import converted
+from headscope.conversion.settings import require_transformers
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
 from headscope.evaluation import ValidationText, evaluate
+from headscope.nn import GPT
 
 FILES = ("train.py", "model.py", "configurator.py", "config/train_shakespeare_char.py")
 MAX_STEPS = 2000
@@ -27,15 +34,38 @@ SETTINGS = (
 recipe also sets max_iters and lr_decay_iters to MAX_STEPS."""
 
 
-def checked(path: str) -> Path:
-    """Returns `path`. Raises UserError when one of nanoGPT's files is missing there."""
-    missing = [name for name in FILES if not (Path(path) / name).is_file()]
-    if missing:
-        raise UserError(f"suite.nanogpt={path} has no {missing[0]}: name a checkout of nanoGPT")
-    return Path(path)
+def gpt2_of(model: GPT, config: Part) -> Any:
+    """A GPT2LMHeadModel with the weights of `model`, so that both give the same logits. `config` is
+    the configuration of `model`, which must have the architecture of GPT-2. Biases that it does not
+    have are zero."""
+    _, made = converted(GPT2(), model, config)
+    made.set_attn_implementation("sdpa")  # its default; conversions use eager attention
+    return made.to(model.device, model.embedding.weight.dtype).train(model.training)
 
 
-def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[str, float]]]:
+def check_gpt2(model: Part, request: Request) -> None:
+    """Raises UserError when `model` does not have the architecture of GPT-2, model=gpt2, or when
+    transformers is not installed."""
+    require_transformers("suite.peers=true")
+    any_value = ("block_size", "embed_dim", "layers", "heads", "bias", "qkv_bias")
+    same = {key: getattr(model, key) for key in any_value}
+    if model != Part(request.compose("model/gpt2", [], key="model"), **same):
+        raise UserError(
+            "suite.peers=true compares with GPT-2 of transformers: add model=gpt2, change only its "
+            "sizes and biases, or set suite.peers=false"
+        )
+
+
+def check_nanogpt(checkout: Path) -> None:
+    """Raises UserError when one of nanoGPT's files is missing in `checkout`."""
+    for name in FILES:
+        if not (checkout / name).is_file():
+            raise UserError(f"suite.nanogpt={checkout} has no {name}: name a checkout of nanoGPT")
+
+
+def train_nanogpt(
+    checkout: Path, request: Request, seed: int
+) -> tuple[int, list[dict[str, float]]]:
     """Train nanoGPT on the tokens of the run, as a `Train` function of suite=race with a single
     `Mark`, at the last step.
 
@@ -52,8 +82,8 @@ def train(checkout: Path, request: Request, seed: int) -> tuple[int, list[dict[s
         write_data(store, folder / "data" / "shakespeare_char")
         # nanoGPT saves only when it evaluates, so it must evaluate after the last step.
         ends = ("max_iters", "lr_decay_iters", "eval_interval")
-        options = [f"--{key}={steps}" for key in ends]
-        seconds = training_seconds(run_script(folder, [FILES[-1], *SETTINGS, *options]), steps)
+        log = run_script(folder, [FILES[-1], *SETTINGS, *(f"--{key}={steps}" for key in ends)])
+        seconds = training_seconds(log, steps)
         model, _, _ = read_model(folder / "out" / "ckpt.pt")
         text = ValidationText(store.validation, store.tokenizer.byte_lengths())
         loss = evaluate(model, text, batch_size=16)["loss_nats_per_token"]
@@ -76,11 +106,10 @@ def run_script(folder: Path, arguments: list[str]) -> str:
     command = [sys.executable, "train.py", *arguments]
     pipe, to_pipe = subprocess.PIPE, subprocess.STDOUT
     done = subprocess.run(command, cwd=folder, stdout=pipe, stderr=to_pipe, text=True, check=False)
-    output = done.stdout
     if done.returncode:
-        last = (output.splitlines() or ["it printed nothing"])[-1]
+        last = (done.stdout.splitlines() or ["it printed nothing"])[-1]
         raise UserError(f"suite.nanogpt: train.py failed: {last}")
-    return output
+    return done.stdout
 
 
 def training_seconds(log: str, steps: int) -> float:

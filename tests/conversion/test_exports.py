@@ -1,0 +1,361 @@
+"""The laws of every format: what is exported computes what the model computes. What does not fit or
+differs is refused in one line and leaves nothing."""
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import psutil
+import pytest
+import torch
+from choices import slow_unless
+from conversion.models import EXACT, GPT2, OWN, RELU, RMS, SCALED, SWIGLU, saved
+from refusals import refused
+from running import ROOT
+
+from headscope import checkpoint, trained
+from headscope.conversion import export, nanogpt
+from headscope.conversion.convert import FORMATS, export_model, import_model
+from headscope.conversion.export import check_greedy
+from headscope.conversion.imported import write_checkpoint
+from headscope.conversion.new_folder import new_folder
+from headscope.conversion.proof import NotEqual, compare, converted, find_class, logits, probe
+from headscope.data.tokenizer import CharTokenizer, bpe, gpt2, with_vocab_size
+from headscope.errors import UserError
+from headscope.nn import MultiHeadAttention
+from headscope.trained import TrainedModel
+
+gguf = pytest.importorskip("gguf")
+
+NANOGPT = "model=gpt2 model/activation=gelu model.heads=2 model.dropout=0.1"
+CHAR = CharTokenizer("".join(map(chr, range(256))))
+BPE = bpe(["The people of the United States, in order to form: 1787!" * 3], vocab_size=290)
+TOKENIZERS = {"nanogpt": CHAR, "gguf": BPE, "huggingface": None, "safetensors": None}
+MODELS = {"nanogpt": NANOGPT, "gguf": "model=gpt2", "huggingface": OWN, "safetensors": OWN}
+"""A model that fits each format."""
+
+UNSCALED = "model/attention=stacked_heads model.scale_embedding=false"
+NO_POSITION = "model/position=none model.attention.scale=0.9 model.attention.out_proj=false"
+THERE_AND_BACK = [
+    ("safetensors", OWN),
+    ("nanogpt", f"{NANOGPT} model.bias=false model.qkv_bias=false"),
+    ("nanogpt", f"{NANOGPT} model.bias=true model.qkv_bias=false"),
+    ("nanogpt", f"{NANOGPT} model.bias=false model.qkv_bias=true"),
+    ("nanogpt", f"{NANOGPT} model/position=sinusoidal {UNSCALED}"),
+    ("nanogpt", f"{NANOGPT} {NO_POSITION}"),
+    ("huggingface", f"{SWIGLU} model.bias=true model.qkv_bias=true"),
+    ("huggingface", f"{GPT2} model/position=sinusoidal {SCALED}"),
+]
+QUICK = [case for case in THERE_AND_BACK if case[0] != "huggingface"]
+
+
+@pytest.mark.parametrize("case", slow_unless(QUICK, THERE_AND_BACK), ids=" ".join)
+def test_what_goes_out_comes_in_again(case, tmp_path):
+    to, words = case
+    loaded = saved(tmp_path / "a", words, gpt2([]) if to == "nanogpt" else None)
+    said = export_model(loaded, to, tmp_path / "out")
+    assert str(tmp_path / "out") in "".join(said)
+    if to == "safetensors":
+        run = tmp_path / "out"
+        assert "training" not in checkpoint.read(checkpoint.find(str(run))).data
+    else:
+        run = tmp_path / "run"
+        file = tmp_path / "out" / "ckpt.pt"
+        import_model(str(file if to == "nanogpt" else file.parent), run)
+    again = trained.load(checkpoint.find(str(run)))
+    tokens = torch.randint(again.model.vocab_size, (2, 8))
+    torch.testing.assert_close(again.model(tokens), loaded.model(tokens), atol=1e-4, rtol=0)
+    assert again.tokenizer.encode("To be").tolist() == loaded.tokenizer.encode("To be").tolist()
+
+
+REFUSED = [
+    ("gguf", "model=gpt", BPE, "activation=gelu,"),
+    ("gguf", "model=modern", BPE, "logit_cap"),
+    ("gguf", "model=gpt2 model/attention=additive", BPE, "attention=additive"),
+    ("gguf", "model=gpt2 model/position=relative", BPE, "position=relative"),
+    ("gguf", "model=gpt2 model.ngrams=2", BPE, "ngrams"),
+    ("gguf", "model=gpt2 model.document_mask=true", BPE, "document_mask"),
+    ("gguf", "model=gpt2 model.head_dim=6", BPE, "head_dim"),
+    ("gguf", f"{RMS} model/activation=gelu", BPE, "activation=gelu"),
+    ("gguf", f"{RELU} model.bias=true", BPE, "model.bias"),
+    ("gguf", f"{SWIGLU} model.attention.qk_norm=true", BPE, "qk_norm"),
+    ("gguf", "model=gpt2", CHAR, "tokenizer=char"),
+    ("nanogpt", f"{NANOGPT} model/position=rotary", CHAR, "model/position=rotary"),
+    ("nanogpt", f"{NANOGPT} model/activation=gelu_tanh", CHAR, "model/activation=gelu_tanh"),
+    ("nanogpt", f"{NANOGPT} model.head_dim=6", CHAR, "model.head_dim"),
+    ("nanogpt", f"{NANOGPT} model.tied_head=false", CHAR, "model.tied_head=false"),
+    ("nanogpt", f"{NANOGPT} model.ff_dim=24", CHAR, "model.ff_dim=24"),
+    ("nanogpt", f"{NANOGPT} model.norm.eps=1e-6", CHAR, "model.norm.eps"),
+    ("nanogpt", NANOGPT, BPE, "its tokenizer is bpe"),
+]
+
+
+@pytest.mark.parametrize(("to", "words", "tokenizer", "reason"), REFUSED)
+def test_what_does_not_fit_is_refused_with_its_parts(to, words, tokenizer, reason, tmp_path):
+    loaded = saved(tmp_path / "run", words, tokenizer)
+    with refused(f"to={to}: ", reason):
+        export_model(loaded, to, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
+    loaded = saved(tmp_path, OWN)
+    for package, to in (("gguf", "gguf"), ("transformers", "huggingface")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with refused(f"pip install 'headscope[{to}]'"):
+            export_model(loaded, to, tmp_path / "out")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with refused("source=", "needs the package transformers"):
+        import_model(str(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# --- writing a folder ---
+
+
+@pytest.mark.parametrize("to", [*FORMATS, "checkpoint"])
+def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(to, tmp_path):
+    loaded = saved(tmp_path / "run", MODELS.get(to, "model=gpt2"), TOKENIZERS.get(to))
+    write, size = partial(export_model, loaded, to), ""
+    if to == "checkpoint":
+        write, size = partial(write_checkpoint, loaded=loaded), r"it needs at least [\d,]+ bytes.*"
+    expected = f"could not be written: (File too large|the disk is full).*{size} free"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, hard))  # the largest file, in bytes
+    try:
+        with pytest.raises(UserError, match=expected):
+            write(tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def damaged_model(theirs, gpt, config):
+    entries, model = converted(theirs, gpt, config)
+    model.blocks[1].feed_forward.up_proj.bias.data += 0.1
+    return entries, model
+
+
+def damaged_file(weights, metadata):
+    name = "model.blocks.0.attention.w"
+    return export_save(weights | {name: weights[name] * 1.01}, metadata)
+
+
+def damaged_tensor(writer, name, tensor):
+    add_tensor(writer, name, tensor + 1e-6)
+
+
+export_save, add_tensor = export.save, gguf.GGUFWriter.add_tensor
+DAMAGES = {
+    "nanogpt": (nanogpt, "converted", damaged_model),
+    "gguf": (gguf.GGUFWriter, "add_tensor", damaged_tensor),
+    "huggingface": (export, "save", damaged_file),  # of our own class
+}
+
+
+@pytest.mark.parametrize("to", slow_unless(["nanogpt", "gguf"], DAMAGES))
+def test_what_differs_from_the_model_is_removed(to, tmp_path, monkeypatch):
+    loaded = TrainedModel(**vars(saved(tmp_path / "run", MODELS[to], TOKENIZERS[to])))
+    monkeypatch.setattr(*DAMAGES[to])
+    write = loaded.save_pretrained if to == "huggingface" else partial(export_model, loaded, to)
+    with pytest.raises(NotEqual, match=r"logits differ by|other tensors"):
+        write(tmp_path / "new" / "out")
+    assert {path.name for path in tmp_path.rglob("*")} <= {"run", "best.safetensors", "new"}
+
+
+def test_what_a_killed_process_with_the_same_id_left_is_removed(tmp_path):
+    left = tmp_path / f".out.{os.getpid()}.part"
+    left.mkdir()
+    (left / "old").touch()
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "new").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_export_leaves_no_process_and_the_next_one_cleans_up(tmp_path, number):
+    loaded = saved(tmp_path / "run" / "checkpoints", OWN)
+    words = ["checkpoint=run", "to=huggingface", "output=out"]
+    command = [sys.executable, str(ROOT / "scripts" / "convert.py"), *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        children: list[psutil.Process] = []
+        while not children or not list(tmp_path.glob(".out.*/.proof")):
+            assert process.poll() is None
+            children = psutil.Process(process.pid).children()
+            time.sleep(0.02)
+        process.send_signal(number)
+    gone, alive = psutil.wait_procs(children, timeout=60)
+    assert (len(gone), alive) == (1, [])
+    assert process.returncode == -number
+    assert [path.name for path in tmp_path.glob(".out.*")]
+    (tmp_path / ".output.1.part").mkdir()  # that of another name
+    export_model(loaded, "huggingface", tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", ".output.1.part"}
+
+
+# --- the proof ---
+
+
+def test_differences_are_found(tmp_path):
+    loaded = saved(tmp_path, OWN)
+    tokens, positions = probe(257, 8, 256)
+    ours = logits(loaded.model, tokens, positions)
+    assert compare(ours, ours + 9e-5) == pytest.approx(9e-5, rel=0.01)
+    for wrong in (ours + 2e-4, ours.roll(1, dims=0), ours * torch.nan, ours[1:]):
+        with pytest.raises(NotEqual, match="logits"):
+            compare(ours, wrong)
+    prompt = tokens[0, :4].tolist()
+    greedy = prompt
+    for _ in range(3):
+        greedy = [*greedy, int(loaded.model.next_logits(torch.tensor([greedy])).argmax())]
+    check_greedy(loaded, prompt, greedy, 3)
+    for wrong, count in (([*greedy[:-1], (greedy[-1] + 1) % 257], 3), (greedy, 4), (greedy[1:], 2)):
+        with pytest.raises(NotEqual, match="greedy"):
+            check_greedy(loaded, prompt, wrong, count)
+
+
+def test_an_attention_that_was_changed_in_place_is_noticed(tmp_path, monkeypatch):
+    """Its name is that of an attention that other tools have. Only the logits differ."""
+    words = "model=gpt2 model.block_size=32 model/activation=gelu_tanh"
+    loaded = saved(tmp_path, words, BPE)
+    assert find_class(loaded.model, loaded.config.model).name == "GPT2LMHeadModel"
+    attend = MultiHeadAttention.attend
+
+    def windowed(self, q, k, v, *, mask, **options):
+        near = torch.ones(q.size(2), k.size(2), dtype=torch.bool).triu(-15)
+        return attend(self, q, k, v, mask=near if mask is None else near & mask, **options)
+
+    monkeypatch.setattr(MultiHeadAttention, "attend", windowed)
+    assert find_class(loaded.model, loaded.config.model) is None
+    for to in ("gguf", "nanogpt"):
+        with refused(f"to={to}: "):
+            export_model(loaded, to, tmp_path / "out")
+
+
+ADDED = [
+    (
+        "src/headscope/nn/__init__.py",
+        "from headscope.nn.cache",
+        "from headscope.nn.near import Near\n",
+    ),
+    ("src/headscope/nn/__init__.py", '    "StackedHeads",\n', '    "Near",\n'),
+    ("src/headscope/__init__.py", "AdditiveAttention scaled_dot_product", "Near "),
+]
+"""Lines that CONTRIBUTING.md adds for a new attention: to which file, before what."""
+
+NEAR = """
+import torch
+
+from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.masks import combine_masks
+
+
+class Near(MultiHeadAttention):
+    def __init__(self, *, window: int, **options):
+        super().__init__(**options)
+        self.window = window
+
+    def attend(self, q, k, v, *, mask, **options):
+        position = torch.arange(k.size(2), device=k.device)
+        near = position[k.size(2) - q.size(2) :, None] - position < self.window
+        return super().attend(q, k, v, mask=combine_masks(near, mask), **options)
+"""
+
+
+@pytest.mark.slow
+def test_an_added_attention_is_exported_with_its_source_or_refused_by_its_name(tmp_path):
+    for name in ("src", "conf", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "src/headscope/nn/near.py").write_text(NEAR)
+    keys = "{_target_: headscope.Near, scale: null, qk_norm: false, out_proj: true, window: 16}"
+    (tmp_path / "conf/model/attention/near.yaml").write_text(keys)
+    for file, before, added in ADDED:
+        text = (tmp_path / file).read_text("utf-8")
+        assert text.count(before) == 1
+        (tmp_path / file).write_text(text.replace(before, added + before), "utf-8")
+
+    def run(script, *words):
+        command = [sys.executable, f"scripts/{script}.py", *words]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    (tmp_path / "a.txt").write_text("The people of the United States, in order to form.\n" * 200)
+    words = "model=gpt2 model/attention=near model.layers=2 model.embed_dim=32 data.path=a.txt "
+    words += "tokenizer.vocab_size=280 trainer.max_steps=3 callbacks=plain ~logger name=run "
+    said = run("train", *words.split(), "hydra.run.dir=run", "trainer.accelerator=cpu")
+    assert said.returncode == 0, said.stderr
+    said = run("convert", "checkpoint=run", "to=huggingface", "output=out")
+    assert re.search(r"HeadscopeForCausalLM of .* differ by at most (0|\S+e-0[5-9])", said.stdout)
+    assert "class Near(" in (tmp_path / "out" / "headscope_nn.py").read_text("utf-8")
+    for to in ("gguf", "nanogpt"):
+        said = run("convert", "checkpoint=run", f"to={to}", f"output={to}")
+        assert (said.returncode, said.stderr.count("\n")) == (1, 1)
+        assert f"to={to}" in said.stderr
+        assert "model/attention=near" in said.stderr
+        assert not (tmp_path / to).exists()
+
+
+# --- llama.cpp ---
+
+TEXT = "the people form a Union"
+ARCHITECTURES = {
+    words: architecture
+    for models in EXACT.values()
+    for words, architecture in models.items()
+    if architecture
+} | {f"{GPT2} model/position=alibi {words}": "mpt" for words in ("model.heads=2", SCALED)}
+
+
+@pytest.mark.parametrize("words", ARCHITECTURES)
+@torch.no_grad()
+def test_llama_cpp_has_an_architecture_that_computes_the_same_logits(words, tmp_path):
+    loaded = saved(tmp_path, words, BPE)
+    said = export_model(loaded, "gguf", tmp_path / "out")
+    assert f"(architecture {ARCHITECTURES[words]})" in said[1]
+    llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
+    tokens = loaded.tokenizer.encode(TEXT).tolist()[:8]
+    ours = loaded.model(torch.tensor([tokens]))[0]
+    theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", tokens, ours.size(1))
+    # The table in which llama.cpp looks up GELU has 16-bit numbers.
+    tolerance = 1e-2 if "gpt2" in words else 1e-4
+    scale = max(1.0, ours.abs().max().item() / 10)
+    assert (ours - theirs).abs().max().item() < tolerance * scale
+    assert (ours.argmax(1) == theirs.argmax(1)).all()
+
+
+def llama_logits(llama, path, tokens, vocab_size):
+    """The logits (T, V) that llama.cpp computes. Its tokenizer must give the same tokens."""
+    parameters = llama.LlamaContextParams()
+    parameters.n_ctx = 8
+    parameters.type_k = parameters.type_v = 0  # float32
+    parameters.flash_attn_type = 0
+    parameters.n_threads = parameters.n_threads_batch = 1
+    kind = type("Model", (llama.LlamaModel,), {"n_vocab": vocab_size})  # cyllama 0.2.18 needs it
+    model = kind(str(path), llama.LlamaModelParams(), verbose=False)
+    assert model.get_vocab().tokenize(TEXT, False, False)[: len(tokens)] == tokens
+    context = llama.LlamaContext(model, parameters, verbose=False)
+    rows = []
+    for end in range(1, len(tokens) + 1):
+        context.kv_cache_clear()
+        context.decode(llama.llama_batch_get_one(tokens[:end]))
+        rows.append(context.get_logits())  # those of the last token
+    return torch.tensor(rows)
+
+
+def test_rows_without_a_token_get_an_unused_one(tmp_path):
+    export_model(saved(tmp_path, "model=gpt2", with_vocab_size(BPE, 300)), "gguf", tmp_path / "out")
+    fields = gguf.GGUFReader(tmp_path / "out" / "model.gguf").fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    kinds = fields["tokenizer.ggml.token_type"].contents()
+    assert len(tokens) == len(set(tokens)) == len(kinds) == 300
+    assert kinds.index(gguf.TokenType.CONTROL) == BPE.end_of_text == 289
+    assert set(kinds[290:]) == {gguf.TokenType.UNUSED}
