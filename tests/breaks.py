@@ -97,26 +97,26 @@ training/objective.py
 # the mean loss in chunks also counts tokens without a loss
 - return total / (targets.numel() if counted is None else counted)
 + return total / targets.numel()
-> data/test_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
 training/module.py
 # the answers of each batch of a step are averaged, and then the batches
 - loss = self.objective.loss(*batch, counted)
 + loss = self.objective.loss(*batch, counted and (batch[1] != IGNORED).sum())
-> data/test_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
 # validation counts tokens without a loss
 - counted = targets[targets != IGNORED]
 + counted = batch[1]
-> data/test_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
 evaluation.py
 # evaluation counts all tokens
 - targets = counted_targets(inputs, targets, text.answers)
 + targets = counted_targets(inputs, targets, None)
-> data/test_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
 nn/loss.py
 # an answer counts although its question is before the window
 - (seen | begun)
 + (seen | True)
-> data/test_answers.py::test_windows_that_cut_a_sum_do_not_count_its_answer
+> data/test_generated_answers.py::test_windows_that_cut_a_sum_do_not_count_its_answer
 analysis/ablation.py
 # the loss of a report is a mean of the means of its windows
 -     return losses.view_as(targets).sum(dim=-1) / per_text.to(losses)
