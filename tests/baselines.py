@@ -50,7 +50,8 @@ def main(command: str) -> None:
     """Runs `record` or `compare`."""
     found = measure()
     if command == "record":
-        FILE.write_text(json.dumps(found, indent=1) + "\n")
+        lines = (f"{json.dumps(name)}: {json.dumps(values)}" for name, values in found.items())
+        FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return
     recorded = json.loads(FILE.read_text())
     lines = list(differences(recorded, found))
