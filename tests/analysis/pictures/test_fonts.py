@@ -27,11 +27,11 @@ CHINESE = ["道", "可", "多 1/3", "多 2–3/3", "天地不仁", "·the", "「
 
 @pytest.fixture
 def fonts_looked_up_again():
-    for function in (family_for, fallbacks):
-        function.cache_clear()
-    yield
-    for function in (family_for, fallbacks):
-        function.cache_clear()
+    for looked_up in (True, False):
+        family_for.cache_clear()
+        fallbacks.cache_clear()
+        if looked_up:
+            yield
 
 
 @given(st.text(st.characters(exclude_categories=[])) | st.sampled_from(AWKWARD))
@@ -49,15 +49,18 @@ def test_any_text_has_a_short_label_that_the_fonts_can_draw(text):
 
 def test_labels_and_titles_read_as():
     for text, label in [
-        *((" the", "·the"), ("", "∅"), ("$x_2$", "$x_2$"), ("E5 A4", "E5 A4"), ("مرحبا", "مرحبا")),
-        *((NO_FONT, "U+12000"), (NO_FONT * 12, "U+12000" * LABEL_LENGTH + "…")),
+        *(
+            (" the", "·the"),
+            ("", "∅"),
+            ("$x_2$", "$x_2$"),
+            ("مرحبا", "مرحبا"),
+            (NO_FONT, "U+12000"),
+        ),
         ("a" * (LABEL_LENGTH + 1), "a" * (LABEL_LENGTH + 1)),
-        ("a" * (LABEL_LENGTH + 2), "a" * LABEL_LENGTH + "…"),
-        ("e\u0301" * 12, "e\u0301" * LABEL_LENGTH + "…"),
+        ("e\u0301" * (LABEL_LENGTH + 2), "e\u0301" * LABEL_LENGTH + "…"),
         ("e" + "\u0301" * 99, "e" + "U+0301" * 9 + "…"),
     ]:
         assert picture_label(text) == label
-    assert readable("a  b\nc $x$ é") == "a  b\nc $x$ é"
     assert readable(f"a {NO_FONT} \x00\n") == "a U+12000 U+0000\n"
 
 
