@@ -51,6 +51,7 @@ MIXED = HeadType("mixed", float(head_metrics(NOWHERE)["unevenness"]), 0.0)
         ({"induction": 0.8}, 0.0, HeadType("induction", 0.8, 0.8 / 0.3)),
         ({"induction": 0.2}, 0.0, MIXED),
         ({"punctuation": 0.47}, 0.1, HeadType("punctuation", 0.47, 0.37 / 0.9 / 0.4)),
+        ({"punctuation": 0.45}, 0.1, MIXED),
         ({"punctuation": 0.45}, 0.05, HeadType("punctuation", 0.45, 0.4 / 0.95 / 0.4)),
         ({"same_token": 0.35}, 0.05, HeadType("same-token", 0.35, 0.3 / 0.95 / 0.3)),
         ({"frequent": 0.68}, 0.5, HeadType("frequent-token", 0.68, 0.36 / 0.33)),

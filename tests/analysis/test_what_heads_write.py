@@ -43,12 +43,12 @@ def tokens_of(loaded):
     return torch.tensor([loaded.tokens(TEXT)])
 
 
-def block_inputs(model, tokens):
-    """What each block reads, and what the last one returns, by hooks."""
+def inputs_of(parts, model, tokens):
+    """What each of these parts reads, and what the last block returns, by hooks."""
     found = []
     with ExitStack() as stack:
-        for block in model.blocks:
-            hook = block.register_forward_pre_hook(lambda block, read: found.append(read[0][0]))
+        for part in parts:
+            hook = part.register_forward_pre_hook(lambda part, read: found.append(read[0][0]))
             stack.enter_context(hook)
         found.append(model.hidden(tokens)[0])
     return found
@@ -75,17 +75,15 @@ def test_a_reading_has_what_every_part_adds(loaded):
     assert reading.loss() == pytest.approx(reading.losses.mean().item())
     assert reading.loss(3) == pytest.approx(reading.losses[:2].mean().item())
     close(reading.attention, capture(model, tokens).attention[:, 0])
-    close(reading.residual, torch.stack(block_inputs(model, tokens)))
-    for layer, block in enumerate(model.blocks):
-        attention, mask = block.attention, model.document_mask(tokens)
-        x = block.attention_norm(reading.residual[layer][None])
-        outputs = attention.compute_heads(x, position=model.position, mask=mask).outputs
-        [bias] = attention.out_proj(torch.zeros_like(outputs[:, 0]))
+    close(reading.residual, torch.stack(inputs_of(model.blocks, model, tokens)))
+    combined = inputs_of([layer.out_proj for layer in model.attentions], model, tokens)
+    for layer, attention in enumerate(model.attentions):
+        outputs = combined[layer].unflatten(-1, (attention.heads, -1))  # (T, H, D)
+        bias = attention.out_proj(torch.zeros_like(combined[layer]))
         for head in range(attention.heads):
-            alone = outputs.unflatten(-1, (attention.heads, -1)).clone()
-            alone[:, :, torch.arange(attention.heads) != head] = 0
-            close(reading.heads[layer, head], attention.out_proj(alone.flatten(-2))[0] - bias)
-        close(reading.rest[layer], bias.expand_as(x[0]))
+            alone = outputs * (torch.arange(attention.heads) == head)[:, None]
+            close(reading.heads[layer, head], attention.out_proj(alone.flatten(-2)) - bias)
+        close(reading.rest[layer], bias)
         added = reading.heads[layer].sum(0) + reading.rest[layer] + reading.feed_forward[layer]
         close(reading.residual[layer] + added, reading.residual[layer + 1])
     assert not any(getattr(reading, name).requires_grad for name in PARTS)
