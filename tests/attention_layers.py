@@ -4,13 +4,12 @@ import itertools
 
 import pytest
 import torch
-from choices import ATTENTIONS, POSITIONS
+from choices import ATTENTIONS, HEADS, POSITIONS
 from torch import Tensor, nn
 
 from headscope.nn import Position, mask_from_padding, mask_per_sequence
 
-WIDTH, HEADS, BLOCK, BATCH = 24, 6, 9, 2
-HEADS_OF = {"single_head": {"heads": 1}, "grouped_query": {"kv_heads": 2}}
+WIDTH, BLOCK, BATCH = 24, 9, 2
 IN_ATTENTION = [  # the encodings that act there
     name
     for name, position in POSITIONS.items()
@@ -41,7 +40,7 @@ def far_from_zero(module: nn.Module) -> nn.Module:
 
 
 def attention(name: str, **options):
-    sizes = {"embed_dim": WIDTH, "heads": HEADS, "block_size": BLOCK} | HEADS_OF.get(name, {})
+    sizes = {"embed_dim": WIDTH, "heads": 6, "block_size": BLOCK} | HEADS.get(name, {})
     return far_from_zero(ATTENTIONS[name](**(sizes | options)))
 
 

@@ -22,8 +22,8 @@ def choices(group: str) -> dict[str, Callable]:
 ATTENTIONS = choices("attention")
 POSITIONS = choices("position")
 
-HEADS = {"single_head": {"heads": 1}, "grouped_query": {"heads": 4, "kv_heads": 2}}
-"""What an attention needs, as its file in conf/ sets it; the others have 4 heads here."""
+HEADS = {"single_head": {"heads": 1}, "grouped_query": {"kv_heads": 2}}
+"""What an attention needs, as its file in conf/ sets it; the others have any number of heads."""
 
 PAIRS = [(attention, position) for attention in ATTENTIONS for position in POSITIONS]
 EACH = [pair for pair in PAIRS if pair[0] == "multi_head" or pair[1] == "learned"]
@@ -58,5 +58,5 @@ def parts(attention: str, position: str, **options) -> dict:
     return {
         "attention": partial(ATTENTIONS[attention], **options),
         "position": POSITIONS[position],
-        **HEADS.get(attention, {"heads": 4}),
+        **{"heads": 4} | HEADS.get(attention, {}),
     }

@@ -4,12 +4,7 @@ import pytest
 import torch
 from viewer_data import uniform_metrics
 
-from headscope.analysis.head_types import (
-    NARROW,
-    HeadType,
-    Thresholds,
-    head_types,
-)
+from headscope.analysis.head_types import NARROW, HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform
 from headscope.config.parts import defaults_in_conf
 
@@ -28,11 +23,6 @@ def looking(*offsets, share=1.0):
     return share * aimed + (1 - share) * even
 
 
-def even_over(keys):
-    """A head (T, T) that looks at these keys (T, T) alike."""
-    return keys / keys.sum(-1, keepdim=True)
-
-
 def called(*heads, **options):
     metrics = head_metrics(torch.stack(heads))
     return [each.name for each in head_types(metrics, EVEN, **options)]
@@ -40,31 +30,6 @@ def called(*heads, **options):
 
 NOWHERE = torch.eye(TOKENS)[[(9 * t + 3 * t * t // 7) % (t + 1) for t in range(TOKENS)]]
 """Each query attends to another key, so that no metric names this head."""
-SINK = torch.eye(TOKENS)[[0] * TOKENS]
-EVERY_SECOND = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, 0.0).expand(TOKENS, TOKENS).tril()
-
-
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("self", looking(0)),
-        ("previous-token", looking(-1)),
-        ("first-token", SINK),
-        ("single-key", torch.eye(TOKENS)[[min(t, 5) for t in range(TOKENS)]]),
-        ("local", looking(0, -1, -2)),
-        ("short-range", looking(*range(-5, 1))),
-        ("mixed", looking(*range(-16, -5))),  # as far as uniform attention
-        ("global", even_over(EVERY_SECOND)),
-        ("fixed-offset", looking(-3)),
-        ("fixed-offset", looking(-9)),
-        ("local", looking(-2)),
-        ("mixed", NOWHERE),
-        ("-", uniform(torch.ones(TOKENS, TOKENS))),
-        ("-", looking(-1, share=0.1)),
-    ],
-)
-def test_heads_are_called_what_they_do(name, head):
-    assert called(head) == [name]
 
 
 def test_a_threshold_is_the_share_above_what_even_attention_gives():
@@ -72,7 +37,7 @@ def test_a_threshold_is_the_share_above_what_even_attention_gives():
     assert called(*heads) == ["global", "global", "previous-token", "previous-token"]
     assert called(*heads, thresholds=Thresholds(previous=0.25)) == ["previous-token"] * 4
     # Of two names, the one further above its threshold is taken.
-    head = 0.55 * looking(-1) + 0.45 * SINK
+    head = 0.55 * looking(-1) + 0.45 * torch.eye(TOKENS)[[0] * TOKENS]
     assert called(head) == ["previous-token"]
     assert called(head, thresholds=Thresholds(first=0.2)) == ["first-token"]
 
@@ -87,13 +52,9 @@ MIXED = HeadType("mixed", float(head_metrics(NOWHERE)["unevenness"]), 0.0)
         ({"induction": 0.2}, 0.0, MIXED),
         ({"punctuation": 0.47}, 0.1, HeadType("punctuation", 0.47, 0.37 / 0.9 / 0.4)),
         ({"punctuation": 0.45}, 0.1, MIXED),
-        # The same, in a text with less punctuation.
         ({"punctuation": 0.45}, 0.05, HeadType("punctuation", 0.45, 0.4 / 0.95 / 0.4)),
         ({"same_token": 0.35}, 0.05, HeadType("same-token", 0.35, 0.3 / 0.95 / 0.3)),
-        ({"same_token": 0.3}, 0.05, MIXED),
         ({"frequent": 0.68}, 0.5, HeadType("frequent-token", 0.68, 0.36 / 0.33)),
-        ({"frequent": 0.65}, 0.5, MIXED),
-        ({"frequent": 0.65}, 0.4, HeadType("frequent-token", 0.65, 0.25 / 0.6 / 0.33)),
         ({"frequent": 0.32}, 0.5, HeadType("rare-token", 0.68, 0.36 / 0.33)),
         ({"frequent": 0.35}, 0.5, MIXED),
         ({"global": 0.9}, 1.0, HeadType("global", 0.9, 0.0)),
@@ -117,15 +78,6 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
     assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
     [in_conf] = defaults_in_conf("thresholds").values()
     assert {**in_conf, **vars(Thresholds())} == in_conf
-
-
-@pytest.mark.parametrize("offset", [3, 8, 18])
-def test_a_fixed_offset_head_says_how_far_it_looks_back(offset):
-    """Up to three quarters of the text. It stays one when a third of its weight is elsewhere."""
-    heads = torch.stack([looking(-offset), looking(-offset, share=2 / 3)])
-    for head in head_types(head_metrics(heads), EVEN):
-        assert (head.name, head.label) == ("fixed-offset", f"{offset} back")
-    assert head_types(head_metrics(looking(-1)[None]), EVEN)[0].label == "previous-token"
 
 
 @pytest.mark.parametrize("metric", ["induction", "same_token"])

@@ -1,7 +1,6 @@
 """The metrics of a head: known answers for known weights, and at any size those of a plain loop."""
 
 import math
-from itertools import accumulate
 from operator import mul
 from statistics import mean
 
@@ -111,25 +110,11 @@ def test_fewer_queries_than_keys_are_the_last_ones(tokens):
 def test_within_documents_they_are_the_means_over_the_queries_of_all_documents(lengths, seed):
     """A query sees its own document only. `single_key` and the fixed offset are about the whole
     text."""
-    weights, visible = (
-        torch.block_diag(*blocks)
-        for blocks in zip(
-            *[
-                (
-                    some_weights(length, causal=True, seed=seed)[-1].nan_to_num(),
-                    torch.ones(length, length),
-                )
-                for length in lengths
-            ],
-            strict=True,
-        )
-    )
-    found = {name: METRICS[name](weights, visible.tril().bool()).item() for name in METRICS}
+    alone = [some_weights(length, causal=True, seed=seed)[-1].nan_to_num() for length in lengths]
+    weights = torch.block_diag(*alone)
+    visible = torch.block_diag(*(torch.ones(each.shape) for each in alone)).tril().bool()
     counted = [max(length - 1, max(lengths) == 1) for length in lengths]  # queries
     for name in set(METRICS) - {"single_key"}:
-        alone = [
-            METRICS[name](weights[start : start + n, start : start + n]).item()
-            for n, start in zip(lengths, accumulate([0, *lengths]), strict=False)
-        ]
-        expected = sum(map(mul, alone, counted)) / sum(counted)
-        assert found[name] == pytest.approx(expected, abs=1e-5), name
+        of_each = [METRICS[name](each).item() for each in alone]
+        expected = sum(map(mul, of_each, counted)) / sum(counted)
+        assert METRICS[name](weights, visible).item() == pytest.approx(expected, abs=1e-5), name

@@ -2,6 +2,7 @@
 that hooks, or formulas written here, compute from the model itself."""
 
 import warnings
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -42,16 +43,14 @@ def tokens_of(loaded):
     return torch.tensor([loaded.tokens(TEXT)])
 
 
-def block_inputs(model, tokens):
-    """What each block reads, and what the last one returns, by hooks."""
+def inputs_of(parts, model, tokens):
+    """What each of these parts reads, and what the last block returns, by hooks."""
     found = []
-    handles = [
-        block.register_forward_pre_hook(lambda block, read: found.append(read[0][0]))
-        for block in model.blocks
-    ]
-    found.append(model.hidden(tokens)[0])
-    for handle in handles:
-        handle.remove()
+    with ExitStack() as stack:
+        for part in parts:
+            hook = part.register_forward_pre_hook(lambda part, read: found.append(read[0][0]))
+            stack.enter_context(hook)
+        found.append(model.hidden(tokens)[0])
     return found
 
 
@@ -76,23 +75,15 @@ def test_a_reading_has_what_every_part_adds(loaded):
     assert reading.loss() == pytest.approx(reading.losses.mean().item())
     assert reading.loss(3) == pytest.approx(reading.losses[:2].mean().item())
     close(reading.attention, capture(model, tokens).attention[:, 0])
-    close(reading.residual, torch.stack(block_inputs(model, tokens)))
-    for layer, block in enumerate(model.blocks):
-        read = []
-        handle = block.attention.out_proj.register_forward_pre_hook(
-            lambda module, outputs, read=read: read.append(outputs[0])
-        )
-        block(reading.residual[layer][None], model.position, mask=model.document_mask(tokens))
-        handle.remove()
-        bias = block.attention.out_proj(torch.zeros_like(read[0]))
-        for head, outputs in enumerate(
-            read[0].unflatten(-1, (block.attention.heads, -1)).unbind(2)
-        ):
-            alone = torch.zeros_like(read[0]).unflatten(-1, (block.attention.heads, -1))
-            alone[:, :, head] = outputs
-            written = block.attention.out_proj(alone.flatten(-2)) - bias
-            close(reading.heads[layer, head], written[0])
-        close(reading.rest[layer], bias[0])
+    close(reading.residual, torch.stack(inputs_of(model.blocks, model, tokens)))
+    combined = inputs_of([layer.out_proj for layer in model.attentions], model, tokens)
+    for layer, attention in enumerate(model.attentions):
+        outputs = combined[layer].unflatten(-1, (attention.heads, -1))  # (T, H, D)
+        bias = attention.out_proj(torch.zeros_like(combined[layer]))
+        for head in range(attention.heads):
+            alone = outputs * (torch.arange(attention.heads) == head)[:, None]
+            close(reading.heads[layer, head], attention.out_proj(alone.flatten(-2)) - bias)
+        close(reading.rest[layer], bias)
         added = reading.heads[layer].sum(0) + reading.rest[layer] + reading.feed_forward[layer]
         close(reading.residual[layer] + added, reading.residual[layer + 1])
     assert not any(getattr(reading, name).requires_grad for name in PARTS)
@@ -133,9 +124,8 @@ def test_gradients_reach_the_weights_and_the_parts(models, words):
         assert reading.gradient(logit, name).shape == getattr(reading, name).shape
     step = 1e-2 * torch.randn(by_head.shape[2:], generator=torch.Generator().manual_seed(0))
     layer = loaded.model.attentions[0]
-    handle = layer.register_forward_hook(lambda module, read, out: (out[0] + step, out[1]))
-    change = (loaded.read(TEXT).logits[-1, 5] - logit).item()
-    handle.remove()
+    with layer.register_forward_hook(lambda module, read, out: (out[0] + step, out[1])):
+        change = (loaded.read(TEXT).logits[-1, 5] - logit).item()
     assert change == pytest.approx((by_head[0, 2] * step).sum().item(), rel=0.1, abs=1e-4)
     if loaded.model.blocks[0].feed_forward is not None:
         by_network = reading.gradient(logit, "feed_forward")[0]
@@ -175,8 +165,6 @@ def test_the_shares_of_a_logit_add_up_to_it(loaded):
     others = {"n-grams", "positions", "final norm bias"}
     assert {name: shares[name] for name in expected} == pytest.approx(expected, abs=1e-4)
     assert shares.keys() - expected.keys() <= others
-    assert ("n-grams" in shares) == (model.ngrams > 1)
-    assert ("final norm bias" in shares) == (getattr(model.norm, "bias", None) is not None)
 
 
 def test_the_default_token_of_an_attribution_is_the_most_likely_one(models):
@@ -185,11 +173,10 @@ def test_the_default_token_of_an_attribution_is_the_most_likely_one(models):
     assert reading.attribution() == reading.attribution(len(TEXT) - 1, best)
     assert reading.attribution(2, "e") == reading.attribution(2, loaded.tokens("e")[0])
     assert {"positions", "L0 attention bias", "final norm bias"} <= reading.attribution().keys()
-    with refused("position=8"):
-        reading.attribution(8)
-    with refused("token='ab' has 2 tokens"):
-        reading.attribution(0, "ab")
-    with refused("L2H0: this model has no such head"):
+    for message, arguments in (("position=8", (8,)), ("token='ab'", (0, "ab"))):
+        with refused(message):
+            reading.attribution(*arguments)
+    with refused("L2H0"):
         reading.writes("L2H0")
 
 
@@ -205,12 +192,10 @@ def test_a_head_writes_the_tokens_that_it_raises_and_lowers_most(loaded):
     reading = loaded.read(TEXT)
     expected = pushes_of(loaded.model, reading, 1, 0, 4)
     found = reading.writes("L1H0", 4, count=3)
-    labels = [loaded.tokenizer.labels([token])[0] for token in range(len(expected))]
     for pairs, order in ((found.raised, expected), (found.lowered, -expected)):
-        best = order.topk(3)
-        assert [label for label, _ in pairs] == [labels[token] for token in best.indices]
-        values = [value for _, value in pairs]
-        assert values == pytest.approx(expected[best.indices].tolist(), abs=1e-5)
+        for (label, push), token in zip(pairs, order.topk(3).indices, strict=True):
+            assert label == loaded.tokenizer.labels([int(token)])[0]
+            assert push == pytest.approx(float(expected[token]), abs=1e-5)
 
 
 @torch.no_grad()
@@ -301,7 +286,7 @@ def test_of_a_long_text_every_method_uses_the_first_tokens_and_warns(models, met
 def test_what_cannot_be_ablated_is_refused(models):
     loaded = models("model=gpt2")
     for message, heads, options in [
-        ("heads='L0H0': give a list", "L0H0", {}),
+        ("heads='L0H0'", "L0H0", {}),
         ("L0H9", ["L0H9"], {}),
         ("by='mean'", ["L0H0"], {"by": "mean"}),
         ("by='zero'", ["L0H0"], {"text": TEXT}),

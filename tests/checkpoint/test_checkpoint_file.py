@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import configuration, content, opened, save
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refusals import Attack, refused
 from safetensors import safe_open
@@ -55,11 +55,8 @@ def test_what_is_read_is_what_was_written_and_the_same_content_gives_the_same_by
     stored["training"]["callbacks"] = {"a": [None, True, 1.5e-300, -3, "é\ud800\x01"]}
     save(stored, file)
     found = opened(file)
-    tensors, expected = found.pop("tensors"), stored.pop("tensors")
+    torch.testing.assert_close(found.pop("tensors"), stored.pop("tensors"), rtol=0, atol=0)
     assert {key: found[key] for key in stored} == stored
-    assert tensors.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(tensors[name], tensor, rtol=0, atol=0)
     save(opened(whole), file)
     assert file.read_bytes() == whole.read_bytes()
 
@@ -103,7 +100,6 @@ def test_only_the_tensors_that_are_read_are_verified(file, whole):
 # --- damage ---
 
 
-@settings(max_examples=200)
 @given(data=st.data())
 def test_a_flipped_bit_is_noticed(tmp_path_factory, whole, data):
     path = tmp_path_factory.getbasetemp() / "flipped.safetensors"
@@ -121,10 +117,10 @@ def test_a_truncated_file_is_refused(file, whole):
         assert_refused(file, use=opened)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_weights_that_are_not_finite_are_refused(file, dtype):
-    too_large = [1e300] if dtype is torch.float64 else []  # for the model's float32
-    for bad in (torch.nan, torch.inf, -torch.inf, *too_large):
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e300])
+def test_weights_that_are_not_finite_are_refused(file, bad):
+    too_large = bad == 1e300  # for the model's float32
+    for dtype in [torch.float64] if too_large else [torch.float32, torch.bfloat16]:
         stored, _ = content()
         stored["tensors"]["model.norm.weight"] = torch.tensor([1.0, bad] * 4, dtype=dtype)
         save(stored, file)
@@ -178,10 +174,9 @@ def test_wrong_data_is_refused(file, whole):
 
 def test_weights_that_do_not_fit_the_configuration_are_refused(file, whole):
     norm = "model.norm.weight"
-    for weight in (torch.ones(9), torch.tensor(1.0), torch.ones(8, dtype=torch.int64), None):
-        tensors, data = load_file(whole) | {norm: weight}, read(whole).data
-        if weight is None:
-            del tensors[norm]
+    for changed in ({norm: torch.ones(9)}, {norm: torch.ones(8, dtype=torch.int64)}, {}):
+        tensors, data = load_file(whole), read(whole).data
+        tensors = {name: tensors[name] for name in tensors if name != norm} | changed
         data["checksums"] = {name: checksum(name, tensor) for name, tensor in tensors.items()}
         forged(file, tensors, data)
         assert_refused(file)
@@ -192,18 +187,13 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(file, whole):
         assert_refused(file)
 
 
-WIDTHS = ("ff_dim", "head_dim", "kv_heads")
-SIZES = [
-    *({key: 10**9} for key in ("layers", "embed_dim", "heads", "block_size", "ngrams", *WIDTHS)),
-    *({"layers": layers} for layers in ("x", None, -1, 1, 3)),
-    {"attention": {"_target_": "headscope.StackedHeads"}},  # its other keys are missing
-]
-
-
 def test_sizes_and_tokenizers_that_are_not_those_of_the_weights_are_refused(file):
-    for sizes in SIZES:
+    widths = ("layers", "embed_dim", "heads", "block_size", "ngrams", "ff_dim", "kv_heads")
+    stackless = {"_target_": "headscope.StackedHeads"}  # its other keys are missing
+    sizes = [{key: 10**9} for key in widths] + [{"layers": n} for n in ("x", None, -1, 1, 3)]
+    for changed in [*sizes, {"attention": stackless}]:
         stored, _ = content()
-        stored["config"]["model"].update(sizes)
+        stored["config"]["model"].update(changed)
         save(stored, file)
         assert_refused(file)
     for alphabet in ("abc", "aa"):
@@ -213,12 +203,8 @@ def test_sizes_and_tokenizers_that_are_not_those_of_the_weights_are_refused(file
 
 def test_loading_imports_no_compiler(file):
     save(content()[0], file)
-    code = (
-        "import sys, headscope; headscope.load(sys.argv[1]); print('torch._dynamo' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(file)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == "False\n"
+    code = "import sys, headscope as h; h.load(sys.argv[1]); print('torch._dynamo' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code, str(file)]) == b"False\n"
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(file):

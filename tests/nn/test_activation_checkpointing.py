@@ -8,11 +8,12 @@ from torch import Tensor
 from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 
-INPUTS, TARGETS = some_tokens()[:, :-1], some_tokens()[:, 1:]
+TOKENS = some_tokens()
+TOKENS[:, [4, 7]] = 10  # the end-of-text token
 
 
 def loss_of(model: GPT) -> Tensor:
-    return next_token_loss(model(INPUTS), TARGETS)
+    return next_token_loss(model(TOKENS[:, :-1]), TOKENS[:, 1:])
 
 
 def step(model: GPT, *, checkpointing: bool = False) -> list[Tensor]:
@@ -30,8 +31,9 @@ def bit_identical(one: list[Tensor], other: list[Tensor]) -> bool:
 
 @every_part
 def test_activation_checkpointing_gives_bit_identical_gradients(pair):
-    for dropout in [0.0, 0.3]:
-        model = gpt(**variant(pair), dropout=dropout)
+    for dropout, end_of_text in [(0.0, 10), (0.3, None)]:
+        documents = {"document_mask": end_of_text is not None, "end_of_text": end_of_text}
+        model = gpt(**variant(pair), **documents, dropout=dropout)
         stored = step(model)
         assert bit_identical(stored, step(model, checkpointing=True))
         if dropout:
@@ -42,8 +44,7 @@ def test_activation_checkpointing_gives_bit_identical_gradients(pair):
 def test_activation_checkpointing_in_bf16_gives_bit_identical_gradients():
     model = gpt(dropout=0.3)
     with torch.autocast("cpu", torch.bfloat16):
-        stored = step(model)
-        assert bit_identical(stored, step(model, checkpointing=True))
+        assert bit_identical(step(model), step(model, checkpointing=True))
     model.bfloat16()
     assert bit_identical(step(model), step(model, checkpointing=True))
 

@@ -20,7 +20,7 @@ def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
         tokens = some_tokens(batch=3)
         tokens[0, 4] = tokens[1, 5] = tokens[:, 8] = 10
         whole = model(tokens)
-        for lengths in ([10], [1] * 10, [4, 1, 1, 3, 1], [1, 9], [5, 5]):
+        for lengths in ([1] * 10, [4, 1, 1, 3, 1], [1, 9]):
             cache, parts = make_cache(model, 3), tokens.split(lengths, dim=1)
             read = [model.unembed(model.hidden(part, cache)) for part in parts]
             torch.testing.assert_close(torch.cat(read, dim=1), whole, rtol=1e-4, atol=1e-5)

@@ -76,11 +76,10 @@ def test_the_mode_comes_back_also_after_an_error(model):
         assert all(module.training == training for module in model.modules())
         with pytest.raises(ValueError, match="10 tokens"):
             capture(model, torch.zeros(1, 10, dtype=torch.long))
-        handle = model.attentions[1].register_forward_pre_hook(pressed)
-        with pytest.raises(KeyboardInterrupt):
+        press = model.attentions[1].out_proj.register_forward_pre_hook(pressed)
+        with press, pytest.raises(KeyboardInterrupt):
             capture(model, TOKENS)
-        handle.remove()
-        assert not any(module._forward_hooks for module in model.modules())
+        assert not any(module._forward_pre_hooks for module in model.modules())
         assert all(module.training == training for module in model.modules())
 
 

@@ -46,7 +46,6 @@ def test_a_scaled_embedding_is_sqrt_of_the_width_times_as_large():
 
 def test_dropout_draws_anew_in_training_and_never_in_evaluation():
     model, tokens = gpt(dropout=0.3), some_tokens()
-    assert torch.equal(model(tokens), model(tokens))
     torch.testing.assert_close(model(tokens), gpt()(tokens))
     model.train()
     assert not torch.equal(model(tokens), model(tokens))
@@ -84,7 +83,7 @@ def test_fresh_weights_have_the_spread_of_gpt_2(pair):
 
 def test_values_out_of_range_are_refused_by_name():
     wrong = {"dropout": (-0.1, 1.0, math.nan), "end_of_text": (-1, 11)}
-    wrong |= {"logit_cap": (0.0, -1.0, math.inf, math.nan), "ngram_buckets": (0,)}
+    wrong |= {"logit_cap": (0.0, math.inf, math.nan), "ngram_buckets": (0,)}
     counts = ("vocab_size", "block_size", "embed_dim", "layers", "heads", "ff_dim", "ngrams")
     for key, values in (wrong | dict.fromkeys(counts, (0, -1))).items():
         for value in values:

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 from choices import POSITIONS, SIZES, position_of
-from drawn import assert_images, assert_readable, assert_saved, images, past, words_of
+from drawn import assert_images, assert_readable, images, past, words_of
 from refusals import refused
 
 from headscope.analysis.pictures import bias_map, position_picture
 from headscope.nn import Position
 
-TABLES = ["learned", "sinusoidal", "digits", "index", "normalized"]
 SIZE = SIZES["block_size"]
 
 
@@ -20,14 +19,11 @@ def curves(panel):
 
 @pytest.mark.parametrize("name", [name for name in POSITIONS if name != "none"])
 def test_every_position_but_none_has_a_picture_that_can_be_read(name):
-    for heads, block_size in [(1, 1), (4, 2), (8, 64)]:
-        position = position_of(name, heads=heads, block_size=block_size)
-        assert_readable(position_picture(position))
-    assert_saved(position_picture(position))
-    assert position_picture(position_of("none")) is None
+    for heads, block_size in [(1, 1), (8, 64)]:
+        assert_readable(position_picture(position_of(name, heads=heads, block_size=block_size)))
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ["learned", "sinusoidal", "digits", "index", "normalized"])
 def test_a_table_is_what_zeros_become(name):
     position = position_of(name)
     added = position(torch.zeros(1, SIZE, SIZES["embed_dim"]))[0].detach()
@@ -65,19 +61,17 @@ def test_a_bias_map_shows_both_directions(name, causal):
     position = position_of(name)
     figure = bias_map(position, 5, causal=causal)
     bias = position.bias(5, 5).detach().numpy()
-    shown = past(5) | (not causal)
-    assert_images(figure, np.where(shown, bias, np.nan))
+    assert_images(figure, np.where(past(5) | (not causal), bias, np.nan))
     assert ("after" in words_of(figure)) == (not causal)
     assert_readable(figure)
-    assert_saved(figure)
     if name == "head_bias":  # its picture is the whole map
         maps = np.where(past(SIZE), position.table.detach(), np.nan)
         assert_images(position_picture(position), maps)
 
 
-def test_an_own_position_has_no_picture_and_what_has_no_map_is_refused():
-    own = type("Own", (Position,), {})
-    assert position_picture(own(**SIZES)) is None
+def test_what_has_no_picture_or_no_map():
+    for position in (position_of("none"), type("Own", (Position,), {})(**SIZES)):
+        assert position_picture(position) is None
     for name, tokens in (("rotary", 5), ("none", 5), ("alibi", 11)):
         with refused():
             bias_map(position_of(name), tokens)

@@ -27,7 +27,7 @@ def page_in(output: str) -> Elements:
     return Elements(unescape(re.fullmatch(FRAME, output)[1]))
 
 
-@pytest.mark.parametrize("text", [HOSTILE, "a", [0, 256], torch.tensor([5] * 9)], ids=type)
+@pytest.mark.parametrize("text", [HOSTILE, [0, 256]], ids=type)
 def test_every_text_is_shown_in_one_frame_and_written_to_a_file(tmp_path: Path, text) -> None:
     reading = opened(tmp_path, "model.block_size=64").read(text)
     shown = page_in(reading._repr_html_())

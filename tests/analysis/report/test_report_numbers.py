@@ -47,6 +47,7 @@ def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run)
     said = analyze(f"text={TEXT}")
     assert [line.split()[0] for line in said.out.splitlines()] == NAMES
     assert "the first 8 of" in said.err
+    assert "this file" not in said.err
     loaded = headscope.load(run)
     reading, about = loaded.read(TEXT), as_json(run / "analysis")
     assert len(reading.tokens) == about["tokens"] == 8
@@ -79,8 +80,8 @@ def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run)
 
 
 def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(analyze, run):
-    words = ("gradients=true", "ablation_windows=5", "windows=6", "replace_by=mean")
-    said = analyze("ablation=true", *words)
+    words = ("ablation=true", "ablation_windows=5", "windows=6", "replace_by=mean")
+    said = analyze("gradients=true", *words)
     report = run / "analysis"
     loaded = headscope.load(run)
     inputs, targets = windows_of(loaded, 5)
@@ -102,29 +103,20 @@ def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(ana
     measured_on = {row["metric"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
     assert {*metrics()} == {*measured_on, *of_pairs}
-    assert measured_on["self"] == "the validation split"
-    assert measured_on["loss_change"] == "the validation split"
+    assert measured_on["self"] == measured_on["loss_change"] == "the validation split"
 
     lines = [line.split() for line in said.out.splitlines()[9:]]  # after the names and a title
-    for line, head in zip(lines[:5], change.argsort(descending=True)[:5], strict=True):
-        assert line[0] == NAMES[head]
-        assert float(line[1]) == pytest.approx(float(change[head]), abs=6e-5)
-        assert line[-1] == f"{others.flatten()[head]:.2f}"
-    by_gradients = importance.argsort(descending=True)[:5]
-    assert [line[0] for line in lines[6:11]] == [NAMES[head] for head in by_gradients]
+    most = change.argmax()
+    assert (lines[0][0], lines[0][-1]) == (NAMES[most], f"{others.flatten()[most]:.2f}")
+    assert float(lines[0][1]) == pytest.approx(float(change[most]), abs=6e-5)
+    assert lines[6][0] == NAMES[importance.argmax()]
+    ablation = as_json(report)["ablation"]
     estimates = ("gradient_importance", "loss_change_estimate")
-    about = as_json(report)
-    assert about["windows"] == 6
-    correlations = about["ablation"].pop("correlation_with_loss_change")
+    correlations = ablation.pop("correlation_with_loss_change")
     loss = pytest.approx(float(expected["loss"]), rel=1e-5)
-    assert about["ablation"] == {"replace_by": "mean", "windows": 5, "loss": loss}
+    assert ablation == {"replace_by": "mean", "windows": 5, "loss": loss}
     related = {name: np.corrcoef(column(rows, name), change)[0, 1] for name in estimates}
     assert correlations == pytest.approx(related, rel=1e-3)
-    analyze(*words)  # without the ablation
-    alone = rows_of(report / "heads.csv")
-    assert "loss_change" not in alone[0]
-    for name in estimates:
-        torch.testing.assert_close(column(alone, name), column(rows, name))
 
 
 def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
@@ -152,11 +144,8 @@ def test_heads_are_exchanged_between_two_texts(analyze, run):
     about = as_json(run / "analysis")["patching"]
     assert (about["clean"], about["position"]) == (list("a,·'b'·a"), 7)
     assert about["metric_clean"] == pytest.approx(expected.clean, rel=1e-4)
-    lines = said.out.splitlines()[8:]
-    assert "the logit of ' minus the logit of , at the last token" in lines[0]
-    assert lines[2].split()[0] == NAMES[denoising.argsort(descending=True, stable=True)[0]]
     worst = noising.argsort(stable=True)[0]
-    assert lines[8].split() == [NAMES[worst], f"{noising[worst]:.2f}"]
+    assert said.out.splitlines()[16].split() == [NAMES[worst], f"{noising[worst]:.2f}"]
 
 
 def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on(analyze, run):
@@ -168,6 +157,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
     ablated = ("loss_change", "bits_per_byte")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
+    written = tables()["Metrics of what heads write and read"]
     for name, row in columns.items():
         text = "repeated random texts" if name in repeats else "the given text"
         text = "the validation split" if name.startswith(ablated) else text
@@ -176,14 +166,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
         if row["uniform"]:
             assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
         else:
-            assert name.startswith(
-                (
-                    *ablated,
-                    "other_induction",
-                    "uniqueness",
-                    *tables()["Metrics of what heads write and read"],
-                )
-            )
+            assert name.startswith((*ablated, "other_induction", "uniqueness", *written))
     even = head_metrics(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
     for name, value in even.items():
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
@@ -216,14 +199,11 @@ def test_tables_of_predictions_and_compositions(analyze, run):
     assert len(rows) == 3 * 8
     for row in rows:
         layer, place = int(row["layer"]), int(row["position"])
-        assert float(row["probability"]) == pytest.approx(
-            likely[layer, place].max().item(), rel=1e-4
-        )
+        best = likely[layer, place].max().item()
+        assert float(row["probability"]) == pytest.approx(best, rel=1e-4)
         if place < 7:
             expected = likely[layer, place, text[place + 1]].item()
             assert float(row["next_probability"]) == pytest.approx(expected, rel=1e-4)
-        else:
-            assert row["next_token"] == row["next_probability"] == ""
     pushes = reading.predictions().target_pushes[..., :-1]
     rows = rows_of(report / "pushes.csv")
     assert [row["token"] + row["next_token"] for row in rows[::8]] == [
@@ -249,18 +229,12 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch)
     assert shown["history"]["loss"]["values"] == pytest.approx([reading.loss()], rel=1e-5)
     [step] = shown["history"]["steps"]
     assert step["losses"] == pytest.approx(reading.losses.tolist(), rel=1e-4)
-    found = column(rows_of(run / "analysis" / "jensen_shannon.csv"), "L1H2")
-    # The distances are about 0.001, and the square root in them enlarges rounding errors.
-    expected = jensen_shannon(reading.attention.flatten(0, 1))[:, 6]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     first, middle, last = moments_of(run)
-    words = ("text=We the", "output_dir=report")
-    said = analyze(
-        f"checkpoints=[{last}, {first}, {middle}]", "tensorboard=true", "ablation=true", *words
-    )
+    words = ("text=We the", "output_dir=report", "tensorboard=true", "ablation=true")
+    said = analyze(f"checkpoints=[{last}, {first}, {middle}]", *words)
     report = Path("report")
     assert "http://localhost:6006/#headscope: tensorboard --logdir report" in said.err
     steps = [row["step"] for row in rows_of(report / "history.csv")]
@@ -280,5 +254,3 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     page = (report / "attention.html").read_text()
     for key in (key for step in found["steps"] for key in step["parts"]):
         assert base64.b64encode(ask("part", key=key).body).decode() in page
-    analyze(*words)
-    assert not file.exists()  # it belonged to the first report

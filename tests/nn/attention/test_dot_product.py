@@ -2,6 +2,7 @@
 all compute the same."""
 
 import doctest
+import itertools
 import math
 from unittest.mock import Mock
 
@@ -29,13 +30,9 @@ from headscope.nn.position import absolute
 
 SHAPES = [  # B, H, K, T, S, D
     (1, 1, 1, 1, 1, 1),
-    (2, 3, 3, 7, 7, 4),
-    (1, 2, 2, 64, 64, 16),
     (3, 4, 4, 33, 33, 5),
-    (2, 6, 2, 7, 7, 4),
-    (2, 4, 1, 9, 9, 8),
     (2, 6, 2, 4, 9, 4),
-    (1, 2, 2, 1, 64, 16),
+    (1, 2, 1, 1, 64, 16),
 ]
 
 
@@ -65,7 +62,7 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape):
                 options["bias"] = some_bias(shape, 1 if bias == "shared" else shape[1])
                 inputs.append(options["bias"])
             weighting = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(2))
-            for scale in (0.1, 1.0, 3.0):
+            for scale in (0.1, 3.0):
                 results = []
                 for attend in (attend_fused, attend_explicit):
                     mixed = attend(*inputs[:3], scale=scale, **options).outputs
@@ -80,12 +77,11 @@ KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacken
 """All but the math path, whose memory grows with T x S."""
 
 
-@pytest.mark.parametrize("device", ["cpu", "mps", "cuda"])
-def test_on_cuda_grouped_heads_need_16_bits_and_no_mask(device):
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for masked in (False, True):
-            expected = device != "cuda" or (dtype != torch.float32 and not masked)
-            assert supports_grouped(device, dtype, masked=masked) == expected
+def test_on_cuda_grouped_heads_need_16_bits_and_no_mask():
+    for dtype, masked in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+        assert supports_grouped("cpu", dtype, masked=masked)
+        on_cuda = dtype == torch.bfloat16 and not masked
+        assert supports_grouped("cuda", dtype, masked=masked) == on_cuda
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -161,7 +157,6 @@ def test_scaled_dot_product_refuses_what_does_not_fit():
     for q, k, v, mask in [
         ((5, 4), (7, 3), (7, 4), None),
         ((5, 4), (7, 4), (6, 4), None),
-        ((2, 5, 4), (3, 7, 4), (3, 7, 4), None),
         ((5, 4), (7, 4), (7, 4), torch.ones(5, 7)),
         ((5, 4), (7, 4), (7, 4), torch.ones(2, 5, 7, dtype=torch.bool)),
     ]:

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from attention_layers import (
+    IN_ATTENTION,
     MASKS,
     attention,
     by_path,
@@ -68,24 +69,6 @@ def test_in_bf16_both_paths_are_a_few_roundings_from_fp64(name, position):
             assert (out - exact).norm() < 4 * BF16_ROUNDING * exact.norm()
 
 
-@every_pair
-def test_explain_has_weights_scores_and_the_outputs_that_out_proj_maps(name, position):
-    layer, x = attention(name, dropout=0.5).train(), some_input()
-    place = encoding(position, layer)
-    random = torch.get_rng_state()
-    mask = some_mask("per_head", layer.heads)
-    explained = layer.compute_heads(x, mask=mask, position=place)
-    assert torch.equal(torch.get_rng_state(), random)
-    out, weights = layer.eval()(x, mask=mask, position=place, weights=True)
-    assert torch.equal(explained.weights, weights)
-    assert torch.equal(layer.out_proj(explained.outputs), out)
-    masked = explained.scores.masked_fill(~(past(9) & mask), -torch.inf)
-    torch.testing.assert_close(masked.softmax(dim=-1), weights)
-    alone = layer.compute_heads(x[0], mask=mask[:1], position=place)
-    for part, whole in zip(alone, explained, strict=True):
-        torch.testing.assert_close(part, whole[0], rtol=1e-4, atol=1e-5)
-
-
 @every_attention
 def test_weights_are_those_before_dropout(name):
     layer, x = attention(name, dropout=0.5), some_input()
@@ -104,21 +87,18 @@ def test_dropout_acts_in_training_alone_and_keeps_the_mean(name):
         assert torch.equal(expected, by_path(attention(name), x, weights=weights))
         torch.manual_seed(0)
         with torch.no_grad():
-            many = by_path(layer.train(), x.expand(3_000, 4, -1), weights=weights)
+            many = by_path(layer.train(), x.expand(1_000, 4, -1), weights=weights)
         assert not torch.equal(many[0], many[1])
         off = (many.mean(dim=0) - expected[0]).abs()
-        assert (off < 5 * many.std(dim=0) / 3_000**0.5).all()
-
-
-FAR = [None, "rotary", "alibi", "relative", "head_bias"]
+        assert (off < 5 * many.std(dim=0) / 1_000**0.5).all()
 
 
 @pytest.mark.parametrize(
     ("name", "position", "autocast"),
     [
-        *(("multi_head", position, autocast) for position in FAR for autocast in (False, True)),
-        *(("grouped_query", position, True) for position in (None, "relative")),
-        *(("stacked_heads", position, True) for position in (None, "relative")),
+        *(("multi_head", position, True) for position in (None, *IN_ATTENTION)),
+        ("multi_head", "relative", False),
+        *(("grouped_query", "relative", True), ("stacked_heads", "relative", True)),
     ],
 )
 @torch.no_grad()
