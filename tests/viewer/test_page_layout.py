@@ -42,10 +42,10 @@ def test_nothing_overlaps_or_is_cut(opened, width):
         small_run(text="t"),
         run(labels=["a"], layers=1, heads=1, steps=[5]),
         run(**TWELVE, steps=[0, 5]),
-        run("n" * 200, labels=LONG, layers=3, heads=16, steps=[0, 5]),
+        run("n" * 200, labels=LONG, layers=16, heads=3, steps=[0, 5]),
         run(labels=LONG[3:11], layers=1, heads=2, steps=[1]),
     ):
-        page = opened(made, small_run("b"), title="Wide" * 50, state="head=L0H0")
+        page = opened(made, small_run("b"), title="Wide" * 50, state="head=L0H1")
         for scale in (2, 1):
             page.resize(width, scale)
             page.browser.refresh()  # the page does not always hear of a new scale
