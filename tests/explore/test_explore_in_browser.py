@@ -150,7 +150,7 @@ def model(request: pytest.FixtureRequest, page: ExplorePage, addresses: Any, fol
     return headscope.load(folders[request.param])
 
 
-def test_type_and_see_tokens_losses_probabilities_heads_and_what_top_k_removes(
+def test_type_and_see_what_the_model_says_and_what_top_k_removes(
     page: ExplorePage, model: Any
 ) -> None:
     page.type("We the people")
