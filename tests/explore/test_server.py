@@ -263,17 +263,17 @@ def slow(explorer: Explorer, monkeypatch: pytest.MonkeyPatch, seconds: float) ->
 def test_requests_of_a_browser_that_has_left_are_dropped(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = slow(explorer, monkeypatch, 0.6)
+    began = slow(explorer, monkeypatch, 1.0)
     address, _ = served(explorer)
     body = json.dumps({"text": "We"})
     connections = []
     for _ in range(5):
         connections.append(HTTPConnection(address))
         connections[-1].request("POST", "/v1/read", body, JSON)
-    time.sleep(0.2)
+    time.sleep(0.3)
     for connection in connections:
         connection.close()
-    time.sleep(0.2)
+    time.sleep(0.5)
     assert ask(address, "read", text="We")[0] == 200
     assert len(began) == 2  # the one that had begun, and the last one
 
