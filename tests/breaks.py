@@ -493,31 +493,31 @@ viewer/static/viewer.js
 # a click on a head in a narrow window does not scroll
 - opened.scrollIntoView();
 + ;
-> viewer/test_page_layout.py::test_the_opened_head_is_in_sight_after_a_click_and_its_headline_takes_one_line
+> viewer/test_page_layout.py::test_nothing_overlaps_or_is_cut
 viewer/static/chart.js
 # labels of lines give the values at the last step
 - shortText(values[model.index])
 + shortText(values.at(-1))
-> viewer/test_page_layout.py::test_the_labels_of_lines_have_the_values_at_the_cursor
+> viewer/test_page_actions.py::test_the_timeline_gives_the_values_at_the_cursor_and_at_the_pointer
 viewer/static/timeline.js
 # the pointer reads the value at the cursor, not at its own step
 - own(step.metrics, metric)?.[head]
 + own(steps()[0].metrics, metric)?.[head]
-> viewer/test_page_layout.py::test_pointing_at_a_line_or_a_strip_says_head_name_value_and_step
+> viewer/test_page_actions.py::test_the_timeline_gives_the_values_at_the_cursor_and_at_the_pointer
 # drawing overwrites the number of the step while it is typed
 - if (document.activeElement !== field) field
 + field
-> viewer/test_page_layout.py::test_a_step_number_stays_while_it_is_typed
+> viewer/test_page_actions.py::test_a_step_number_moves_the_cursor_to_the_nearest_step_with_data
 viewer/static/status.js
 # a long sentence is cut
 - for (let top = TOP; top > 0; top--)
 + for (let top = TOP; top > TOP - 1; top--)
-> viewer/test_page_layout.py::test_what_the_page_says_about_a_token_is_a_whole_sentence_in_its_place
+> viewer/test_page_layout.py::test_nothing_overlaps_or_is_cut
 viewer/static/names.js
 # a head without a name shows the score of a mixed one
 - (names[head] === NO_NAME ? "" : scores
 + (names[head] === "" ? "" : scores
-> viewer/test_page_layout.py::test_a_head_without_a_name_has_no_dash_and_no_number
+> viewer/test_page_content.py::test_a_head_without_a_name_has_no_dash_and_no_number
 viewer/static/bar.js
 # runs that cannot be compared are offered first
 - [TEXTS.anotherRun]: others(true),
@@ -542,7 +542,7 @@ viewer/static/map.js
 # the axes are not labelled at the pointer
 - labelPointed(across, current.labels, pointed.key);
 + labelPointed(across, current.labels, undefined);
-> viewer/test_page_layout.py::test_the_map_labels_the_row_and_the_column_that_are_pointed_at
+> viewer/test_page_actions.py::test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there
 conversion/new_folder.py
 # what a killed export left stays
 - shutil.rmtree(old, ignore_errors=True)

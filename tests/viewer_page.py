@@ -116,6 +116,16 @@ class Page:
         support_ui.Select(self.one(f"select[aria-label='{label}']")).select_by_value(value)
         self.ready()
 
+    def chosen(self, label: str) -> str:
+        """What is selected in a list."""
+        return self.one(f"select[aria-label='{label}']").get_attribute("value")
+
+    def set_scheme(self, *scheme: str) -> None:
+        """The theme of the system: light, dark or neither. Everything is drawn again."""
+        features = [{"name": "prefers-color-scheme", "value": each} for each in scheme]
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.ready()
+
     def assert_cells(
         self,
         weights: np.ndarray,

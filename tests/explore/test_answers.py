@@ -193,16 +193,13 @@ def test_the_losses_of_a_text_that_changes_are_those_of_the_whole_text(explorers
 def test_half_is_half_of_the_output(default):
     loaded = loaded_of(default)
     attention = loaded.model.attentions[1]
-    weight = attention.out_proj.weight
     answer = ask(default, "read", text=TEXT, half=["L1H2"])
     with torch.no_grad():
-        columns = weight[:, 2 * attention.head_dim : 3 * attention.head_dim]
+        columns = attention.out_proj.weight[:, 2 * attention.head_dim : 3 * attention.head_dim]
         columns *= 0.5
         halved = loaded.logits(TEXT)
         columns *= 2
     close([each["probability"] for each in answer["next"]], halved[-1].softmax(-1).topk(10).values)
-    with loaded.ablate(["L1H2"], by="half"):
-        close(loaded.logits(TEXT), halved)
 
 
 @pytest.mark.parametrize("prompt", ["We the", "We the people of the"])  # block_size is 8
@@ -284,13 +281,10 @@ def test_a_patched_head_is_that_of_activation_patching(explorer):
             close(each[name], expected[each["id"]])
 
 
-def test_texts_of_different_lengths_cannot_be_patched(default):
+def test_a_text_that_does_not_fit_is_shown_as_such(default, explorers):
     answer = ask(default, "patch", text="We", other="You")
-    assert answer["problem"].startswith("the texts have 2 and 3 tokens")
+    assert "2 and 3 tokens" in answer["problem"]
     assert [len(tokens) for tokens in answer["tokens"]] == [2, 3]
-
-
-def test_long_texts_and_unknown_characters_are_shown_as_such(default, explorers):
     answer = ask(default, "read", text="0123456789")
     assert answer["ids"] == list(b"0123456789")
     assert answer["history"]["labels"] == list("23456789")
@@ -303,10 +297,6 @@ def test_long_texts_and_unknown_characters_are_shown_as_such(default, explorers)
     ]
     assert answer["text"] == "We"
     assert ask(letters, "patch", text="We", other="W☃e")["unknown"][1][0]["at"] == 1
-
-
-def test_tokens_that_a_text_would_not_give_are_marked(explorers):
-    letters = explorers("model.layers=2", char(["We the people"]))
     tokenizer = loaded_of(letters).tokenizer
     tokens = [*tokenizer.encode_prompt("We"), tokenizer.end_of_text, 0]
     assert not ask(letters, "read", tokens=tokens)["same"]
@@ -367,21 +357,18 @@ def test_kept_steps_and_another_model_are_offered(tmp_path, explorers):
         assert ask(explorer, "read", text=TEXT, model=each["name"])["loss"] > 0
 
 
-@pytest.mark.parametrize(("number", "stored"), [(100, 300), (300, 100), (7, 300), (100, 7)])
+@pytest.mark.parametrize(("number", "stored"), [(100, 300), (300, 100)])
 def test_a_kept_step_whose_file_holds_another_step_is_shown_with_a_note(tmp_path, number, stored):
     kept = tmp_path / "one" / "checkpoints"
     saved(kept, "model.layers=2")  # at step 7
     copy_at_step(kept / "best.safetensors", kept / f"step_{number:06}.safetensors", stored)
-    copy_at_step(kept / "best.safetensors", kept / "step_000200.safetensors", 200)
     (kept / "step_000999.safetensors").write_bytes(b"damaged")
     explorer = Explorer(Models(str(tmp_path / "one"), None, "cpu"))
     listed = {each["name"]: each for each in ask(explorer, "open", model="this")["models"]}
-    assert listed["this@200"] == {"name": "this@200", "title": "one", "step": 200}
-    noted = listed[f"this@{number}"]
+    noted, about = listed[f"this@{number}"], ask(explorer, "open", model=f"this@{number}")
     assert f"step_{number:06}.safetensors" in noted["title"]
-    assert noted["step"] == stored
-    about = ask(explorer, "open", model=f"this@{number}")
-    assert (about["title"], about["step"]) == (noted["title"], stored)
+    assert (noted["title"], noted["step"]) == (about["title"], about["step"])
+    assert about["step"] == stored
     with refused("step_000999.safetensors"):
         ask(explorer, "open", model="this@999")
 

@@ -150,7 +150,9 @@ def model(request: pytest.FixtureRequest, page: ExplorePage, addresses: Any, fol
     return headscope.load(folders[request.param])
 
 
-def test_type_and_see_tokens_losses_probabilities_and_heads(page: ExplorePage, model: Any) -> None:
+def test_type_and_see_what_the_model_says_and_what_top_k_removes(
+    page: ExplorePage, model: Any
+) -> None:
     page.type("We the people")
     labels = model.tokenizer.labels(model.tokens("We the people"))
     assert page.labels == labels
@@ -161,26 +163,20 @@ def test_type_and_see_tokens_losses_probabilities_and_heads(page: ExplorePage, m
         logits[:-1], torch.tensor(tokens[1:]), reduction="none"
     )
     assert found == ["–", *(f"{loss:.1f}" for loss in losses.tolist())]
-    assert (
-        len(page.all(".grid button"))
-        == len(model.model.attentions) * model.model.attentions[0].heads
-    )
+    heads = [attention.heads for attention in model.model.attentions]
+    assert len(page.all(".grid button")) == sum(heads)
     assert len(page.all(".lens .row")) == len(model.model.blocks) + 1
     assert page.all(".heads .row")
     page.click(page.tokens[3])
     assert page.likely == expected(model, "We t")
-
-
-def test_temperature_top_k_and_top_p_show_what_they_cut_away(page: ExplorePage, model: Any) -> None:
+    Page.press(page, Keys.ESCAPE)
     field = page.one(".bars-card input[placeholder]")
     field.clear()
     field.send_keys("3\t")
     page.ready()
     assert len(page.all(".bar-row.cut")) == 7
-    probabilities = model.logits(TEXT)[-1].div(0.8).softmax(-1)
-    assert percent(1 - probabilities.topk(3).values.sum().item()) in page.text(
-        ".bars-card > .quiet"
-    )
+    removed = 1 - logits[-1].div(0.8).softmax(-1).topk(3).values.sum().item()
+    assert percent(removed) in page.text(".bars-card > .quiet")
 
 
 def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
@@ -235,17 +231,6 @@ def test_a_token_can_be_clicked_while_the_model_writes(page: ExplorePage, model:
     assert page.text(".bars-card h3") == f"Next token after “{page.labels[-1]}”"
 
 
-def test_the_selected_token_is_the_one_that_was_clicked(page: ExplorePage, model: Any) -> None:
-    page.browser.execute_script(WRITE)
-    time.sleep(0.3)
-    label = page.browser.execute_script(
-        """const token = document.querySelectorAll(".tokens [data-token]")[10];
-        token.click(); return token.firstChild.textContent"""
-    )
-    page.ready()
-    assert page.text(".bars-card h3") == f"Next token after “{label}”"
-
-
 def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> None:
     page.browser.execute_script(
         """const field = document.querySelector(".editor-card textarea");
@@ -262,14 +247,13 @@ def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> No
     page.type("We")
     page.press("Undo")
     assert page.labels == model.tokenizer.labels(tokens)
-
-
-def test_a_selected_token_can_be_released(page: ExplorePage, model: Any) -> None:
-    page.click(page.tokens[2])
-    Page.press(page, Keys.ESCAPE)
-    page.switch(1, "zero")
-    assert page.text(".notes") == ""
-    assert page.text(".loss-change")
+    page.browser.execute_script(
+        """const field = document.querySelector(".number input");
+        field.value = 3; field.dispatchEvent(new Event("change"));
+        document.querySelector(".editor-card button").click()"""
+    )
+    page.ready()
+    assert len(page.labels) == len(tokens) + 3
 
 
 def test_switched_heads_change_the_probabilities_and_the_loss(
@@ -428,29 +412,13 @@ def test_every_change_in_the_address_is_shown(page: ExplorePage, addresses: Any)
     page.browser.get_log("browser")  # the server has refused top_p=2
 
 
-def test_a_number_just_typed_counts(page: ExplorePage, model: Any) -> None:
-    page.browser.execute_script(
-        """const field = document.querySelector(".number input");
-        field.value = 3; field.dispatchEvent(new Event("change"));
-        document.querySelector(".editor-card button").click()"""
-    )
-    page.ready()
-    assert len(page.labels) == len(TEXT) + 3
-
-
-def test_undo_takes_back_one_action(page: ExplorePage, model: Any) -> None:
+def test_undo_takes_back_one_action_and_the_focus_stays(page: ExplorePage, model: Any) -> None:
     page.switch(1, "zero")
     page.click(page.one("summary"))
     page.type(OTHER, ".patch-card textarea")
     page.press("Undo")
     assert page.one(".patch-card textarea").get_attribute("value") == ""
     assert len(page.all(".switches-card .chip")) == 1
-    page.press("Undo")
-    assert page.all(".switches-card .chip") == []
-
-
-def test_the_focus_stays_where_the_user_is(page: ExplorePage, model: Any) -> None:
-    page.switch(1, "zero")
     for selector, card in [
         (".pick", ".bars-card"), (".tokens [data-token]", ".text-card"),
         (".chip", ".switches-card"),
@@ -500,22 +468,19 @@ def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
     page.browser.get_log("browser")  # the server has refused top_k=0
 
 
-@pytest.mark.parametrize("width", [1400, 800, 360])
-def test_nothing_is_wider_than_the_window(page: ExplorePage, addresses: Any, width: int) -> None:
-    page.resize(width)
+def test_the_page_fits_its_window_and_every_control_has_a_name(
+    page: ExplorePage, addresses: Any
+) -> None:
     page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1", x_other="other")
-    assert page.browser.execute_script("return document.documentElement.scrollWidth") <= width
-
-
-def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
-    page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1")
+    for width in (1400, 1280, 390):
+        page.resize(width)
+        page.ready()
+        shown = page.browser.execute_script("return document.documentElement.scrollWidth")
+        assert shown <= width
     page.browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-    controls = [
-        each for each in nodes
-        if each.get("role", {}).get("value") in ("button", "combobox", "textbox", "slider", "radio",
-                                                 "spinbutton")
-    ]  # fmt: skip
+    kinds = ("button", "combobox", "textbox", "slider", "radio", "spinbutton")
+    controls = [each for each in nodes if each.get("role", {}).get("value") in kinds]
     assert len(controls) > 40
     unnamed = [each for each in controls if not each.get("name", {}).get("value")]
     assert unnamed == [], json.dumps(unnamed)[:500]

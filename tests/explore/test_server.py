@@ -32,15 +32,13 @@ def explorer(tmp_path_factory: pytest.TempPathFactory) -> Explorer:
 @pytest.fixture(scope="module")
 def address(explorer: Explorer) -> str:
     """The host and the port of a server."""
-    _, url = server.serve(explorer, host="127.0.0.1", port=0)
-    return url.removeprefix("http://").rstrip("/")
+    return served(explorer)[0]
 
 
 @pytest.fixture(scope="module")
 def allowing(explorer: Explorer) -> str:
     """The host and the port of a server that is also reached by the names `ALLOWED`."""
-    _, url = server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=ALLOWED)
-    return url.removeprefix("http://").rstrip("/")
+    return served(explorer, allowed_hosts=ALLOWED)[0]
 
 
 def send(address: str, method: str, path: str, body: str | bytes = "", **headers: str):
@@ -60,6 +58,14 @@ def ask(address: str, name: str, more: dict[str, str] | None = None, **request: 
     return status, json.loads(answer)
 
 
+def served(explorer: Explorer, **options: object) -> tuple[str, str]:
+    """Host and port of a new server, and its token."""
+    options = {"host": "127.0.0.1", "port": 0} | options
+    _, url = server.serve(explorer, **options)  # type: ignore[arg-type]
+    address, _, token = url.removeprefix("http://").rstrip("/").partition("/?token=")
+    return address, token
+
+
 def test_the_page_and_its_modules_are_served_with_a_strict_policy(address: str) -> None:
     for path in ("/", "/explore.js", "/explore.css", "/viewer/viewer.js", "/viewer/viewer.css"):
         status, headers, body = send(address, "GET", path)
@@ -76,22 +82,18 @@ ATTACKS = [
     ("evil.example", None, "evil.example"),  # DNS rebinding
     ("evil.example:8765", "http://evil.example:8765", "evil.example"),
     ("localhost.evil.example:8765", None, "localhost.evil.example"),
-    ("evil-hub.example", None, "evil-hub.example"),
     ("github.dev", None, "github.dev"),
     ("github.dev.evil.example", None, "github.dev.evil.example"),
     ("localhost.", None, "localhost."),
     ("127.0.0.1:8765", "http://evil.example", "evil.example"),
-    ("127.0.0.1:8765", "https://evil.example:8765", "evil.example"),
     ("hub.example", "https://evil.example", "evil.example"),
     ("127.0.0.1:8765", "http://127.0.0.1:3000", "127.0.0.1"),  # a page of another local program
     ("127.0.0.1:8765", "null", None),
     ("127.0.0.1:8765", "", None),
-    ("127.0.0.1:8765", "file://", None),
     ("127.0.0.1:8765", "http://127.0.0.1:8765/", None),
     ("127.0.0.1:8765", "http://127.0.0.1:8765@evil.example", None),
     ("user@127.0.0.1:8765", None, None),
     ("127.0.0.1:8765:1", None, None),
-    ("127.0.0.1:x", None, None),
     ("[::1", None, None),
     ("*", None, None),
     ("", None, None),
@@ -149,7 +151,7 @@ def test_allowed_hosts_are_answered(address: str, allowing: str, host: str, orig
 )
 def test_an_allowed_host_is_a_name(explorer: Explorer, name: str) -> None:
     with refused(f"allowed_hosts={name} ", "*.hub.example"):
-        server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=[name])
+        served(explorer, allowed_hosts=[name])
 
 
 @pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: evil.example\r\n", b"Host\r\n"])
@@ -181,28 +183,24 @@ def test_the_page_works_below_the_prefix_of_a_proxy(allowing: str) -> None:
             pages += {urljoin(path, each) for each in found} - read
         assert len(read) > 20
         assert all(path.startswith("/user/x/proxy/8765/") for path in read)
-        status, _, written = send(
-            f"127.0.0.1:{port}",
-            "POST",
-            "/user/x/proxy/8765/v1/write",
-            json.dumps({"text": "We", "max_new_tokens": 3}),
-            **JSON,
-            **hub,
-        )
+        body = json.dumps({"text": "We", "max_new_tokens": 3})
+        path = "/user/x/proxy/8765/v1/write"
+        status, headers, written = send(f"127.0.0.1:{port}", "POST", path, body, **JSON, **hub)
     assert status == 200
-    assert written.count(b"data: {") == 4
+    assert headers["content-type"].startswith("text/event-stream")
+    *events, last, rest = written.decode().split("\n\n")
+    assert all("id" in json.loads(each.removeprefix("data: ")) for each in events)
+    assert (len(events), last, rest) == (3, "event: end\ndata: {}", "")
 
 
 @pytest.mark.parametrize("host", ["LocalHost", "127.1", "127.0.0.2", "0:0:0:0:0:0:0:1"])
 def test_the_printed_address_is_one_that_is_answered(explorer: Explorer, host: str) -> None:
-    _, url = server.serve(explorer, host=host, port=0)
-    address = url.removeprefix("http://").rstrip("/")
+    address, _ = served(explorer, host=host)
     assert ask(address, "open", {"Origin": f"http://{address}"})[0] == 200
 
 
 def test_another_address_needs_the_token(explorer: Explorer) -> None:
-    _, url = server.serve(explorer, host="0.0.0.0", port=0)
-    address, _, token = url.removeprefix("http://").partition("/?token=")
+    address, token = served(explorer, host="0.0.0.0")
     assert len(token) > 30
     here = f"127.0.0.1:{address.rpartition(':')[2]}"
     assert send(here, "GET", "/")[0] == 200
@@ -215,8 +213,7 @@ def test_another_address_needs_the_token(explorer: Explorer) -> None:
 
 
 def test_any_host_needs_the_token(explorer: Explorer) -> None:
-    _, url = server.serve(explorer, host="127.0.0.1", port=0, allowed_hosts=["*"])
-    address, _, token = url.removeprefix("http://").partition("/?token=")
+    address, token = served(explorer, allowed_hosts=["*"])
     more = {"Host": "class.example", "Origin": "https://school.example"}
     assert ask(address, "open", more)[0] == 401
     assert ask(address, "open", more | {"Authorization": f"Bearer {token}"})[0] == 200
@@ -249,17 +246,6 @@ def test_wrong_requests_get_one_line(address: str) -> None:
     assert send(address, "GET", "/v1/read", **upgrade)[0] == 404
 
 
-def test_tokens_arrive_one_by_one(address: str) -> None:
-    body = json.dumps({"text": "We", "max_new_tokens": 3})
-    status, headers, answer = send(address, "POST", "/v1/write", body, **JSON)
-    assert status == 200
-    assert headers["content-type"].startswith("text/event-stream")
-    *events, last, rest = answer.decode().split("\n\n")
-    assert [json.loads(each.removeprefix("data: "))["id"] for each in events]
-    assert len(events) == 3
-    assert (last, rest) == ("event: end\ndata: {}", "")
-
-
 def slow(explorer: Explorer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[float]:
     """Makes reading slow. Returns the times at which readings began."""
     began: list[float] = []
@@ -278,8 +264,7 @@ def test_requests_of_a_browser_that_has_left_are_dropped(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = slow(explorer, monkeypatch, 1.0)
-    _, url = server.serve(explorer, host="127.0.0.1", port=0)
-    address = url.removeprefix("http://").rstrip("/")
+    address, _ = served(explorer)
     body = json.dumps({"text": "We"})
     connections = []
     for _ in range(5):
@@ -304,8 +289,7 @@ def test_a_stream_ends_when_the_browser_leaves(
             yield step
 
     monkeypatch.setattr(explorer, "write", counted)
-    _, url = server.serve(explorer, host="127.0.0.1", port=0)
-    connection = HTTPConnection(url.removeprefix("http://").rstrip("/"))
+    connection = HTTPConnection(served(explorer)[0])
     body = json.dumps({"text": "W", "max_new_tokens": 10_000, "temperature": 0})
     connection.request("POST", "/v1/write", body, JSON)
     answer = connection.getresponse()
@@ -323,8 +307,7 @@ def test_too_many_waiting_requests_are_refused(
 ) -> None:
     slow(explorer, monkeypatch, 0.2)
     monkeypatch.setattr(routes, "MAX_WAITING", 3)
-    _, url = server.serve(explorer, host="127.0.0.1", port=0)
-    address = url.removeprefix("http://").rstrip("/")
+    address, _ = served(explorer)
     statuses: list[int] = []
     threads = [
         threading.Thread(target=lambda: statuses.append(ask(address, "read", text="We")[0]))
@@ -338,15 +321,12 @@ def test_too_many_waiting_requests_are_refused(
     assert ask(address, "read", text="We")[0] == 200
 
 
-def test_a_bug_is_shown_as_one(
-    explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bug_is_shown_as_one(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(request):
         raise KeyError("oops")
 
     monkeypatch.setattr(explorer, "read", broken)
-    _, url = server.serve(explorer, host="127.0.0.1", port=0)
-    status, answer = ask(url.removeprefix("http://").rstrip("/"), "read", text="We")
+    status, answer = ask(served(explorer)[0], "read", text="We")
     assert status == 500
     assert "bug" in answer["error"]
 

@@ -149,19 +149,14 @@ def test_on_a_gpu_out_of_memory_is_one_line(script: Script, speeches: Path, comp
 
 
 @pytest.mark.gpu
-def test_the_peak_memory_of_a_run_is_its_own(script: Script, speeches: Path) -> None:
+def test_on_a_gpu_a_seed_gives_the_same_text_again_compiled_too(
+    script: Script, speeches: Path
+) -> None:
+    """The peak memory of the run is its own."""
     torch.empty(2**30, dtype=torch.uint8, device="cuda")  # 1 GiB, freed at once
     words = ["trainer.accelerator=gpu", "trainer.compile=false", f"data.path={speeches}"]
     assert script("train", *SHORT, *words).code == 0
     assert 0 < summary("outputs/run")["peak_memory_mib"] < 1024
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_a_seed_gives_the_same_text_again_compiled_too(
-    script: Script, speeches: Path
-) -> None:
-    words = ["trainer.accelerator=gpu", "trainer.compile=false", f"data.path={speeches}"]
-    assert script("train", *SHORT, *words).code == 0
     options = ["checkpoint=outputs/run", "device=cuda", "max_new_tokens=40", "seed=3"]
     texts = []
     for more in ([], [], ["compile=true"]):

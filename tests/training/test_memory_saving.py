@@ -1,11 +1,7 @@
 """Chunked losses and compilation give the same loss and gradients."""
 
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +14,6 @@ from headscope.errors import ran_out_of_memory
 from headscope.nn import GPT, ReluSquared
 from headscope.training.objective import LOGIT_BYTES, Objective, compile_in_place, logit_bytes
 
-TESTS = Path(__file__).parents[1]
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
 
 
@@ -31,10 +26,6 @@ def step(
     loss = Objective(model, chunk_tokens=chunk_tokens).loss(*BATCH)
     parameters = list(model.parameters())
     return [loss.detach(), *torch.autograd.grad(loss, parameters, materialize_grads=True)]
-
-
-def bit_identical(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 # --- the loss in chunks ---
@@ -53,8 +44,8 @@ def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair):
 @pytest.mark.parametrize("tied_head", [True, False])
 @pytest.mark.parametrize("logit_cap", [None, 3.0])
 def test_a_chunked_loss_with_logit_cap_and_activation_checkpointing(tied_head, logit_cap):
+    model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
     for checkpointing in (True, False):
-        model = gpt(tied_head=tied_head, logit_cap=logit_cap, dropout=0.2)
         chunked = step(model, chunk_tokens=4, checkpointing=checkpointing)
         torch.testing.assert_close(chunked, step(model), rtol=1e-5, atol=1e-6)
 
@@ -78,20 +69,16 @@ def test_chunks_of_logits_are_computed_twice_and_not_stored():
         assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
 
 
-def test_auto_chunks_have_64_mib_of_logits_and_a_small_batch_is_one_chunk():
+def test_auto_chunks_have_a_share_of_the_memory_and_a_small_batch_is_one_chunk(monkeypatch):
     objective = Objective(gpt(), chunk_tokens="auto")
     assert objective.chunk_rows(torch.zeros(12, 64)) is None
     objective.model.head = nn.Linear(8, 50257)
     rows = objective.chunk_rows(torch.zeros(1, 1024))
-    assert 0.99 * 64 * 2**20 < rows * 50257 * 4 <= 64 * 2**20
-
-
-@pytest.mark.parametrize(("gib", "mib"), [(1, 64), (24, 384), (80, 1280)])
-def test_the_chunk_size_depends_on_gpu_memory(monkeypatch, gib, mib):
-    device = SimpleNamespace(total_memory=gib * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda which: device)
-    assert logit_bytes(torch.device("cuda")) == mib * 2**20
-    assert logit_bytes(torch.device("cpu")) == LOGIT_BYTES == 64 * 2**20
+    assert 0.99 * LOGIT_BYTES < rows * 50257 * 4 <= LOGIT_BYTES == logit_bytes(torch.device("cpu"))
+    for gib, mib in ((1, 64), (24, 384), (80, 1280)):
+        device = SimpleNamespace(total_memory=gib * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, device=device: device)
+        assert logit_bytes(torch.device("cuda")) == mib * 2**20
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 5])
@@ -143,34 +130,6 @@ def test_a_failed_compilation_leaves_the_objective_uncompiled(monkeypatch):
     assert "\n" not in problem
     assert torch.equal(objective.loss(*BATCH), plain)
     assert objective.model._compiled_call_impl is None
-
-
-WITHOUT_COMPILER = """
-from contextlib import nullcontext
-import torch
-from small_gpt import gpt, some_tokens
-from headscope.training.objective import compile_in_place
-from headscope.training.objective import Objective
-
-objective = Objective(gpt().train(), chunk_tokens=None)
-batch = some_tokens()[:, :-1], some_tokens()[:, 1:]
-no_compiler = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
-with no_compiler, torch._inductor.utils.fresh_cache():
-    print(compile_in_place(objective, batch, nullcontext()))
-"""
-
-
-@pytest.mark.slow
-def test_a_missing_c_compiler_is_a_failed_compilation():
-    # In its own process: afterwards, Python keeps some tensors longer, which other tests measure.
-    ended = subprocess.run(
-        [sys.executable, "-c", WITHOUT_COMPILER],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "no-such-compiler" in ended.stdout
 
 
 def test_out_of_memory_and_errors_of_the_loss_during_compilation_are_raised(monkeypatch):

@@ -100,6 +100,12 @@ def test_a_run_is_resumed_only_with_the_same_text(script: Script, speeches: Path
     said = script("train", "resume=outputs/run", "trainer.max_steps=4")
     assert said.code == 1
     assert "the text has changed" in said.err
+    texts.rename("moved")
+    said = script("train", "resume=outputs/run", "trainer.max_steps=4")
+    assert said.code == 1
+    last = said.err.splitlines()[-1]
+    assert "Error: outputs/run/checkpoints/last.safetensors: data.path=texts names no file" in last
+    Path("moved").rename(texts)
 
     # A new run can continue from the weights with another text, but keeps the old tokenizer.
     init = "init_from=outputs/run/checkpoints/last.safetensors"
@@ -116,12 +122,17 @@ def test_a_run_is_resumed_only_with_the_same_text(script: Script, speeches: Path
 def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(
     script: Script, speeches: Path
 ) -> None:
+    """The console prints the losses of the steps that it names."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=3"]
+    words += ["trainer.log_every_steps=2"]
     losses = {}
     for choice in ("whole", "part"):
         run = Path("outputs") / choice
         said = script("train", *words, f"trainer.final_validation={choice}", f"hydra.run.dir={run}")
         assert said.code == 0, said.err
+        logged = events(str(run)).Scalars("train/loss")
+        printed = re.findall(r"step (\d+) of 6  loss ([\d.]+)", said.out)
+        assert printed == [(str(each.step), f"{each.value:.4f}") for each in logged]
         # At the end, part gives the loss of the last validation during training.
         during = events(str(run)).Scalars("val/loss")[-1].value
         losses[choice] = summary(run)["val_loss"]
@@ -138,8 +149,7 @@ def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(
 
 
 SHORT = {
-    "English, 3 kB": (ROOT / "README.md").read_text(encoding="utf-8")[:3000],
-    "English": (ROOT / "docs/model.md").read_text(encoding="utf-8"),
+    "English": (ROOT / "README.md").read_text(encoding="utf-8")[:3000],
     "Chinese": CHINESE * 20,
 }
 
@@ -182,14 +192,3 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(
         loaded = trained.load(run / "checkpoints/last.safetensors")
         assert loaded.model.vocab_size == found
     assert len(list(Path("data").glob("*/"))) == 2  # the second has the tokenizer of the checkpoint
-
-
-def test_an_error_of_a_resumed_run_names_its_checkpoint(script: Script) -> None:
-    Path("my.txt").write_text(SHORT["English"], encoding="utf-8")
-    words = [*SMALL[1:], "data.path=my.txt", "hydra.run.dir=run", "trainer.max_steps=1"]
-    assert script("train", *words).code == 0
-    Path("my.txt").unlink()
-    said = script("train", "resume=run", "trainer.max_steps=2")
-    assert said.code == 1
-    last = said.err.splitlines()[-1]
-    assert "Error: run/checkpoints/last.safetensors: data.path=my.txt names no file" in last

@@ -16,7 +16,6 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     from viewer_page import Page
 
     page = Page(browser)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     page.resize(1400)
 
     def open_page(
@@ -26,7 +25,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         file.write_text(attention_page(title=title, runs=runs), encoding="utf-8")
         browser.get("about:blank")
         browser.get(f"{file.as_uri()}#{state}")
-        page.ready()
+        page.set_scheme()
         return page
 
     yield open_page

@@ -96,7 +96,7 @@ ARRAYS = st.tuples(JSON | st.just("x"), JSON | st.sampled_from([*DTYPES]), JSON 
 KINDS = st.builds(kind, count=JSON | st.just(2), arrays=JSON | st.lists(ARRAYS, max_size=3))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(name=st.sampled_from([*GOOD]), value=JSON | st.lists(KINDS, max_size=3))
 def test_any_value_at_any_place_is_read_or_refused(name, value):
     try:

@@ -26,22 +26,11 @@ def test_everything_follows_the_cursor(page):
         assert [each.text for each in page.all(".grid .name")] == names
         assert page.one(".controls input").get_attribute("value") == f"{step['step']:,}"
         page.assert_cells(weights_at(step["step"], 1000, WEIGHTS)[layer, head])
-        assert page.one("[role=slider]").get_attribute("aria-valuenow") == str(index)
     page.one("[role=slider]").click()
     page.press(Keys.END)
     assert page.moment.startswith("step 1,000")
     page.press(Keys.HOME, Keys.ARROW_RIGHT)
     assert page.moment.startswith("step 10 ")
-
-
-def test_a_click_on_a_strip_opens_its_head_and_moves_the_cursor(page):
-    chart = page.one(".chart")
-    width, height = chart.size["width"], chart.size["height"]
-    page.hover(chart, 60 - width // 2, height // 2 - 8)  # the last strip, near the first step
-    webdriver.ActionChains(page.browser).click().perform()
-    page.ready()
-    assert page.heading.startswith("L1H2 ")
-    assert page.moment.startswith("step 0 ")
 
 
 def test_play_runs_through_all_steps_and_stops_at_the_last(page):
@@ -56,32 +45,92 @@ def test_play_runs_through_all_steps_and_stops_at_the_last(page):
     assert seen == {"step 0", "step 10", "step 100", "step 1,000"}
 
 
-def test_pointing_at_a_token_says_both_directions_and_colours_the_text(page):
+def test_a_step_number_moves_the_cursor_to_the_nearest_step_with_data(page):
+    """It stays while it is typed, also when everything is drawn again."""
+    field = page.one(".controls input")
+    for typed, step in [("95", "100"), ("7", "10"), ("nonsense", "10"), ("1,000", "1,000")]:
+        page.one("h1").click()
+        field.click()  # selects the old number
+        field.send_keys(typed, Keys.ENTER)
+        page.ready()
+        assert page.moment.startswith(f"step {step} ")
+        assert field.get_attribute("value") == step
+    page.one("h1").click()
+    field.click()
+    page.press("9")
+    page.set_scheme("dark")
+    page.press("5", Keys.ENTER)
+    assert page.moment.startswith("step 100 ")
+
+
+def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
     hint, drawn = page.says(), "return document.querySelector('.lines canvas').toDataURL()"
-    lines = page.script(drawn)
+    before = page.script(drawn)
     said = page.hover(page.tokens[2])
     assert said == f"{LOOKS}, “·of” 0.10; looked at most by “⏎” 0.90, “·of” 0.10"
     grounds = [token.value_of_css_property("background-color") for token in page.tokens]
     blank = "rgba(0, 0, 0, 0)"
     assert [number for number, ground in enumerate(grounds) if ground != blank] == [1, 2, 3]
-    looks, looked = ([int(number) for number in re.findall(r"\d+", grounds[at])] for at in (1, 3))
-    assert looks[0] > looks[2]  # orange
-    assert looked[2] > looked[0]  # blue
-    assert page.script(drawn) != lines
+    assert page.script(drawn) != before
     assert page.leave() == hint
 
-
-def test_pointing_at_the_map_or_the_lines_says_what_is_there(page):
     canvas, lines = page.one(".map canvas"), page.one(".lines")
     cell, middle = canvas.size["width"] / len(LABELS), (len(LABELS) - 1) / 2
-
-    def cell_of(query: int, key: int) -> str:
-        return page.hover(canvas, round((key - middle) * cell), round((query - middle) * cell))
-
-    assert cell_of(query=2, key=1) == "“·of” looks at “·state”: 0.900"
-    assert cell_of(query=2, key=5) == f"“·of” cannot see “{SHOWN[5]}”, which comes later"
+    for query, key, said in [
+        (2, 1, "“·of” looks at “·state”: 0.900"),
+        (2, 5, f"“·of” cannot see “{SHOWN[5]}”, which comes later"),
+    ]:
+        at = round((key - middle) * cell), round((query - middle) * cell)
+        assert page.hover(canvas, *at) == said
+        labels = [page.one(f".{axis} .here") for axis in ("down", "across")]
+        found = [each.get_attribute("textContent") for each in labels]
+        assert found == [SHOWN[query], SHOWN[key]]
+    page.leave()
+    assert page.all(".axis .here") == []
     row = lines.size["height"] / len(LABELS)
     assert page.hover(lines, 0, round((2 - middle) * row)).startswith(LOOKS)
+
+
+RECORD = """window.written = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  window.written.push(text);
+  fill.call(this, text, ...place);
+};"""
+
+
+def test_the_timeline_gives_the_values_at_the_cursor_and_at_the_pointer(page):
+    history = small_run()["history"]
+    page.select("metric of the timeline", "entropy")
+    page.script(RECORD)
+    page.leave()
+    page.press(Keys.ARROW_LEFT)
+    written = page.script("return window.written")
+    for head, value in enumerate(history["steps"][2]["metrics"]["entropy"]):
+        assert f"L{head // HEADS}H{head % HEADS} {value:.2f}" in written
+
+    step, chart = history["steps"][-1], page.one(".chart")  # the pointer is at the last step
+    right, bottom = chart.size["width"] // 2 - 106, chart.size["height"] // 2 - 8  # the last strip
+    page.hover(chart, right, bottom)
+    value = step["metrics"]["entropy"][5]
+    said = f"L1H2 {step['names'][5]} {step['scores'][5]:.2f} · entropy {value:.3f} · step 1,000"
+    assert page.text(".chart .hovered") == said
+    seen = set()
+    for y in range(8 - bottom, 192 - bottom, 6):  # along the lines
+        page.hover(chart, right, y)
+        if page.one(".chart .hovered").is_displayed():
+            seen.add(page.text(".chart .hovered"))
+    assert len(seen) >= 3
+    for line in seen:
+        head, *_, shown = re.fullmatch(r"L(\dH\d) .* · entropy ((.*)) · step 1,000", line).groups()
+        number = int(head[0]) * HEADS + int(head[2])
+        assert float(shown) == pytest.approx(step["metrics"]["entropy"][number], abs=6e-4)
+
+    fold = page.one(".fold")
+    for shown in (False, True):
+        page.click(fold)
+        assert fold.get_attribute("aria-expanded") == str(shown).lower()
+        assert page.one(".chart").is_displayed() == shown
 
 
 def test_a_click_or_enter_keeps_a_token_while_heads_and_steps_change_until_escape(page):
@@ -118,7 +167,7 @@ def test_the_url_carries_the_state(opened):
     assert {name: page.text(name) for name in before} == before
     assert page.leave().startswith(f"“{SHOWN[6]}” compared with step 0")
     for label, value in (("run", "run & b=c#?%"), ("metric of the timeline", "entropy")):
-        assert page.one(f"select[aria-label='{label}']").get_attribute("value") == value
+        assert page.chosen(label) == value
 
 
 def test_a_url_that_makes_no_sense_is_harmless(opened):
@@ -133,7 +182,7 @@ def test_a_url_that_makes_no_sense_is_harmless(opened):
         assert len(page.tokens) == len(LABELS)
 
 
-def test_the_tab_key_reaches_every_control_in_the_order_of_the_page(page):
+def test_keys_reach_every_control_in_the_order_of_the_page_and_every_head(page):
     seen: list[str] = []
     focused = "const now = document.activeElement; return now.ariaLabel ?? now.className"
     for _ in range(30):
@@ -146,8 +195,6 @@ def test_the_tab_key_reaches_every_control_in_the_order_of_the_page(page):
     assert len(heads) == 1  # one stop for all heads, and the arrow keys move between them
     assert len(page.all(".tokens [tabindex='0']")) == 1
 
-
-def test_arrow_keys_go_through_the_heads_and_stop_at_the_ends(page):
     page.script("document.querySelector('.grid button').focus()")
     right, down, up = Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_UP
     for key, name in [
@@ -177,15 +224,17 @@ def assert_compared(page: Page, first: np.ndarray, second: np.ndarray) -> None:
 
 
 def test_a_head_is_compared_with_another_step_run_or_head(page):
-    page.select("compare with", "step:0")
-    assert page.text(".sides figure:nth-child(2)") == "step 0"
     page.select("compare with", "step:10")
     assert page.moment.endswith(" minus step 10")
     assert_compared(page, WEIGHTS[0, 0], weights_at(10, 1000, WEIGHTS)[0, 0])
     page.select("compare with", "run:run b")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[0, 2])
-    assert page.text(".sides figure:nth-child(2)") == "run b at step 1,000"
-    page.select("compare with", "head:L1H1")
+    shift = webdriver.ActionChains(page.browser).key_down(Keys.SHIFT)
+    shift.click(page.all(".grid button")[4]).key_up(Keys.SHIFT).perform()
+    page.ready()
+    assert page.chosen("compare with") == "head:L1H1"
+    [other] = page.all(".grid .other")
+    assert other.get_attribute("aria-label").startswith("L1H1 ")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[1, 1])
     step = small_run()["history"]["steps"][-1]
     names = [f"{step['names'][n]} {step['scores'][n]:.2f}" for n in (0, 4)]
@@ -196,18 +245,16 @@ def test_a_head_is_compared_with_another_step_run_or_head(page):
     assert [float(text) for text in row.text.split()[1:3]] == pytest.approx(previous, abs=0.002)
     page.open_head(4)  # the head itself ends the comparison
     page.assert_cells(WEIGHTS[1, 1])
-    assert page.one("select[aria-label='compare with']").get_attribute("value") == ""
+    assert page.chosen("compare with") == ""
 
 
 def test_runs_that_cannot_be_compared_say_why(opened):
     other = small_run("other text", labels=[*LABELS[:-1], "x"])
     page = opened(other, small_run(), small_run("run b"), state="run=run%20a&head=L0H0")
-    groups = page.all("select[aria-label='compare with'] optgroup")
-    first, last = (groups[at].find_elements("css selector", "option") for at in (0, -1))
-    assert [each.get_attribute("value") for each in (*first, *last)] == [
-        "run:run b",
-        "run:other text",
-    ]
+    options = page.all("select[aria-label='compare with'] option")
+    values = [each.get_attribute("value") for each in options]
+    runs = [value for value in values if value.startswith("run:")]
+    assert runs == ["run:run b", "run:other text"]  # those that can be compared are first
     page.select("compare with", "run:other text")
-    assert "cannot be compared: its text has other tokens" in page.text(".notice")
+    assert "its text has other tokens" in page.text(".notice")
     page.assert_cells(WEIGHTS[0, 0])

@@ -1,13 +1,11 @@
-"""What attention.html shows, also in other scripts, themes and sizes: opened from disk in a
-browser."""
+"""What attention.html shows, also in other scripts and themes: opened from disk in a browser."""
 
 import re
 import zlib
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from viewer_data import HOSTILE, run, weights_at
+from viewer_data import HOSTILE, measured, run, weights_at
 from viewer_page import HEADS, SHOWN, WEIGHTS, Keys, small_run
 
 
@@ -32,7 +30,9 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
 
 
 def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshold(opened):
+    """The losses of the tokens are those at the cursor."""
     made = small_run(weights=WEIGHTS[::-1, ::-1])
+    made["history"]["steps"][2]["losses"] = losses = [None, 0.04, 0.06, 7.25, *range(20, 25)]
     page, history = opened(made), made["history"]
     last = history["steps"][-1]
     best = int(np.argmax(last["ratios"]))
@@ -40,12 +40,6 @@ def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshol
     name, score = last["names"][best], last["scores"][best]
     assert page.heading == f"L{best // HEADS}H{best % HEADS} {name} {score:.2f}"
     assert page.moment == f"step 1,000 · train/loss {history['loss']['values'][-1]:.2f}"
-
-
-def test_the_text_has_the_loss_of_each_token_at_the_step_of_the_cursor(opened):
-    made = small_run()
-    made["history"]["steps"][2]["losses"] = losses = [None, 0.04, 0.06, 7.25, *range(20, 25)]
-    page = opened(made)
     page.leave()
     page.press(Keys.ARROW_LEFT)
     shown = [each.text for each in page.all(".tokens small")]
@@ -90,30 +84,28 @@ def test_a_notice_says_what_is_not_shown(opened):
     assert not opened(small_run()).all(".notice:not([hidden])")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+def test_a_damaged_step_says_so_and_the_other_steps_are_shown(opened):
+    for damage in (
         lambda part: b"",
         lambda part: zlib.compress(zlib.decompress(part)[:-1]),
         lambda part: zlib.compress(bytes(10**7)),  # more than the header justifies
         lambda part: zlib.compress(np.full(len(zlib.decompress(part)), 255, np.uint8).tobytes()),
-    ],
-)
-def test_a_damaged_step_says_so_and_the_other_steps_are_shown(opened, damage):
-    made = small_run()
-    for key in made["history"]["steps"][2]["parts"][1:]:
-        made["parts"][key] = damage(made["parts"][key])
-    page = opened(made, state="head=L0H0")
-    page.leave()
-    page.press(Keys.ARROW_LEFT)
-    assert page.text(".notice").startswith("The data of this step is damaged: ")
-    assert not page.one(".map-card").is_displayed()
-    page.press(Keys.ARROW_LEFT)
-    assert not page.one(".notice").is_displayed()
-    page.assert_cells(weights_at(10, 1000, WEIGHTS)[0, 0])
+    ):
+        made = small_run()
+        for key in made["history"]["steps"][2]["parts"][1:]:
+            made["parts"][key] = damage(made["parts"][key])
+        page = opened(made, state="head=L0H0")
+        page.leave()
+        page.press(Keys.ARROW_LEFT)
+        assert "damaged" in page.text(".notice")
+        assert not page.one(".map-card").is_displayed()
+        page.press(Keys.ARROW_LEFT)
+        assert not page.one(".notice").is_displayed()
+        page.assert_cells(weights_at(10, 1000, WEIGHTS)[0, 0])
 
 
-def test_right_to_left_script_has_its_direction_and_does_not_move_its_neighbours(opened):
+def test_other_scripts_have_their_direction(opened):
+    """Right to left without moving the neighbours, and Chinese upright below the map."""
     page = opened(run(labels=["مرحبا"] * 4, layers=1, heads=1, steps=[1]))
     assert not page.one(".timeline-card").is_displayed()  # there is only one step
     assert {token.value_of_css_property("direction") for token in page.tokens} == {"rtl"}
@@ -122,18 +114,10 @@ def test_right_to_left_script_has_its_direction_and_does_not_move_its_neighbours
         places = [part.rect["x"] for part in parts[:4]]
         assert len(places) >= 4
         assert places == sorted(places)
-
-
-def test_chinese_stands_upright_below_the_map(opened):
     labels = ["多", "多 1/3", "天地", "word"]
     page = opened(run(labels=labels, layers=1, heads=1, steps=[1]))
     columns = page.all(".across > span")
     assert [column.get_attribute("textContent") for column in columns] == labels
-    for column in columns:
-        parts = [part.rect for part in column.find_elements("css selector", "div")]
-        assert all(part["height"] >= 11 for part in parts)
-        for above, below in pairwise(parts):
-            assert below["y"] >= above["y"] + above["height"] - 1
     assert [part.text.strip() for part in page.all(".across .turned")] == ["1/3", "word"]
 
 
@@ -142,56 +126,37 @@ def lightness(element, name: str) -> float:
     return sum(float(channel) for channel in channels) / 3
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_colours_follow_the_theme_and_letters_stand_out(opened, scheme):
-    page = opened(small_run(), state="head=L0H0")
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    page.ready()
-    paper = lightness(page.one("body"), "background-color")
-    assert (paper > 128) == (scheme == "light")
-    page.hover(page.tokens[2])
-    for token in page.tokens[1:4]:  # weights of 0.9, 0.1 and 0.9
-        ground = lightness(token, "background-color")
-        assert abs(lightness(token, "color") - ground) > 70
-        assert abs(ground - paper) > 15
+def test_the_colours_follow_the_theme_and_letters_stand_out(page):
+    for scheme in ("light", "dark"):
+        page.set_scheme(scheme)
+        paper = lightness(page.one("body"), "background-color")
+        assert (paper > 128) == (scheme == "light")
+        page.hover(page.tokens[2])
+        for token in page.tokens[1:4]:  # weights of 0.9, 0.1 and 0.9
+            ground = lightness(token, "background-color")
+            assert abs(lightness(token, "color") - ground) > 70
+            assert abs(ground - paper) > 15
 
 
-@pytest.mark.parametrize(
-    ("layers", "heads", "count", "width"),
-    [(1, 1, 1, 800), (3, 16, 7, 360), (3, 16, 7, 1600), (2, 2, 256, 360)],
-)
-def test_pages_of_any_size_fit_any_width(opened, layers, heads, count, width):
-    labels = ["", "W" * 200, "a\nb", *[f" word{index}" for index in range(count)]][:count]
-    sizes = {"labels": labels, "layers": layers, "heads": heads}
-    page = opened(run("n" * 200, **sizes, steps=[0, 5]), run("b", **sizes), title="Wide" * 50)
-    page.resize(width)
-    page.select("compare with", "step:0")
-    page.hover(page.tokens[-1])
-    lines = "const at = document.querySelector('.lines'); return [at.scrollTop, at.clientHeight];"
-    top, height = page.script(lines)
-    assert top < 18 * (count - 0.5) < top + height  # its row among the lines is in sight
-    assert page.script("return document.documentElement.scrollWidth") <= width
-    names = page.all(".grid .name")
-    assert len(names) == layers * heads
-    assert all(name.size["height"] <= 20 for name in names)  # one line
-    page.open_head(-1)
-    assert page.heading.startswith(f"L{layers - 1}H{heads - 1} ")
-    assert width > 860 or page.one(".text-card").rect["y"] < page.one(".metrics-card").rect["y"]
+def test_the_ablation_is_among_the_heads_in_the_headline_and_in_the_table(opened):
+    changes = [0.25, -0.031, 1.5, 0, 0.004, 0.1]
+    metrics = measured(WEIGHTS)["metrics"] | {"loss_change": changes}
+    page = opened(small_run(metrics=metrics, steps=[7]), state="head=L0H0")
+    cells = page.all(".grid button")
+    written = [cell.find_elements("css selector", ".score")[1].text for cell in cells]
+    assert written == ["+0.25", "\N{MINUS SIGN}0.03", "+1.50", "±0", "±0", "+0.10"]
+    assert "+0.25" in cells[0].get_attribute("title")
+    assert "loss +0.250" in page.moment
+    rows = [each.text for each in page.all(".metrics-card tbody tr")]
+    assert "loss change 0.250" in [" ".join(row.split()) for row in rows]  # no uniform value
 
 
-def test_canvases_have_a_pixel_for_every_pixel_of_the_window_and_thumbnails_fit(opened):
-    page = opened(small_run())
-    for width in (1600, 360):  # without a reload
-        page.resize(width)
-        page.ready()
-        grid = "const at = document.querySelector('.grid'); return at.scrollWidth - at.clientWidth"
-        assert page.script(grid) <= 0
-    for width in (1000, 1200, 700, 400, 1900):
-        page.resize(width, scale=2)
-        page.browser.refresh()  # the page hears of the new size, but not always of the new scale
-        page.ready()
-        size = "return [arguments[0].width, arguments[0].clientWidth * devicePixelRatio]"
-        for canvas in (".map canvas", ".lines canvas", ".chart .base", ".grid canvas"):
-            pixels, shown = page.script(size, page.one(canvas))
-            assert abs(pixels - shown) <= 2
+def test_a_head_without_a_name_has_no_dash_and_no_number(opened):
+    page = opened(small_run(names=["-"] * 6), state="head=L0H0")
+    assert page.heading == "L0H0 without a name"
+    for cell in page.all(".grid button"):
+        assert cell.text == ""
+        assert re.fullmatch(r"L\dH\d without a name", cell.get_attribute("title"))
+    assert page.text(".legend.names") == ""
+    page.script("document.querySelector('.tokens small').remove()")  # the first token has no loss
+    assert not {"-", "–"} & {*page.text("main").split()}

@@ -104,18 +104,15 @@ def test_the_numbers_are_those_of_the_data(page, token):
         ]
 
 
-def test_texts_of_tokens_stay_texts(page):
-    page.click(page.tokens[LABELS.index(HOSTILE) - 1])
-    assert HOSTILE in page.text(".next-card .quiet")
-    assert f"“{HOSTILE}”" in page.text(".heads h4")
+def test_texts_of_tokens_stay_texts_and_the_last_token_has_the_most_likely_one(page):
+    for token, target in (
+        (LABELS.index(HOSTILE) - 1, HOSTILE),
+        (-1, VOCABULARY[predicted(100).targets[-1]]),
+    ):
+        page.click(page.tokens[token])
+        assert f"“{target}”" in page.text(".next-card .quiet")
+        assert f"“{target}”" in page.text(".heads h4")
     assert page.all("img") == []
-
-
-def test_after_the_last_token_the_most_likely_token_is_explained(page):
-    page.click(page.tokens[-1])
-    target = VOCABULARY[predicted(100).targets[-1]]
-    assert f"“{target}”" in page.text(".next-card .quiet")
-    assert f"“{target}”" in page.text(".heads h4")
     assert not page.one(".steps").is_displayed()  # each step has its own most likely token
     page.press(Keys.ESCAPE)
     assert "Click a token" in page.text(".next-card")
@@ -129,38 +126,33 @@ def test_data_without_predictions_and_large_models_show_what_they_have(opened):
     assert not page.one(".raised").is_displayed()
 
 
-LABELS_PART, LENS, RAISED = 3, 4, 5  # after the thumbnails and two layers
+PLACES = {"labels": 3, "lens": 4, "raised": 5}  # after the thumbnails and two layers
 
 
-@pytest.mark.parametrize(
-    ("place", "damage"),
-    [
-        (LABELS_PART, lambda data: b"[1, 2]".ljust(len(data))),
-        (LABELS_PART, lambda data: b"x".ljust(len(data))),
-        (LENS, lambda data: b"short"),
-        (LENS, lambda data: b"\xff" * 10**5),
-        (RAISED, lambda data: b"\xff" * len(data)),  # unknown tokens
-    ],
-)
-def test_a_damaged_part_is_one_line_and_the_weights_stay(opened, place, damage):
+def damaged(kind, change):
+    """A run whose last step has another content of a part, or another description of its arrays."""
     run = predicting_run()
-    key = run["history"]["steps"][-1]["parts"][place]
-    run["parts"][key] = zlib.compress(damage(zlib.decompress(run["parts"][key])))
-    assert_damaged(opened(run, state=f"token={TOKEN}&head=L0H0"))
+    step = run["history"]["steps"][-1]
+    [described] = [each for each in step["layout"] if each["name"] == kind]
+    if change == "other shapes":
+        described["arrays"] = [[*said, [*shape[:-1], 1]] for *said, shape in described["arrays"]]
+    elif change == "other names":
+        described["arrays"] = [["other", *said] for _, *said in described["arrays"]]
+    else:
+        key = step["parts"][PLACES[kind]]
+        run["parts"][key] = zlib.compress(change(zlib.decompress(run["parts"][key])))
+    return run
 
 
-def assert_damaged(page):
-    assert "damaged" in page.text(".next-card .quiet")
-    assert "looks at" in page.says()
-
-
-@pytest.mark.parametrize("kind", ["labels", "lens", "raised"])
-@pytest.mark.parametrize("change", ["without an array", "of another shape"])
-def test_a_header_whose_arrays_do_not_match_the_model_is_damaged_data(opened, kind, change):
-    run = predicting_run()
-    for each in run["history"]["steps"][-1]["layout"]:
-        if each["name"] == kind and change == "of another shape":
-            each["arrays"] = [[*named, [*shape[:-1], 1]] for *named, shape in each["arrays"]]
-        elif each["name"] == kind:
-            each["arrays"] = [["other", *described] for _, *described in each["arrays"]]
-    assert_damaged(opened(run, state=f"token={TOKEN}&head=L0H0"))
+def test_damaged_predictions_are_one_line_and_the_weights_stay(opened):
+    for kind, change in [
+        ("labels", lambda data: b"[1, 2]".ljust(len(data))),
+        ("labels", lambda data: b"x".ljust(len(data))),
+        ("lens", lambda data: b"short"),
+        ("lens", lambda data: b"\xff" * 10**5),
+        ("raised", lambda data: b"\xff" * len(data)),  # unknown tokens
+        *((kind, change) for kind in PLACES for change in ("other shapes", "other names")),
+    ]:
+        page = opened(damaged(kind, change), state=f"token={TOKEN}&head=L0H0")
+        assert "damaged" in page.text(".next-card .quiet")
+        assert "looks at" in page.says()

