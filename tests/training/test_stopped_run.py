@@ -15,7 +15,7 @@ import torch
 from checkpoint_files import assert_same_weights, opened
 from filelock import FileLock
 from kill_runs import differences, fast_loader, saved, slow_loader
-from running import ROOT, SMALL, Script, events, summary
+from running import DRAWN, ROOT, SMALL, Script, events, summary
 
 from headscope.errors import UserError
 from headscope.files import write_atomically
@@ -157,13 +157,16 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(
 def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(
     script: Script, speeches: Path
 ) -> None:
-    words = [*SMALL, f"data.path={speeches}", "optimizer.lr=0", "optimizer.matrix_lr=0"]
+    words = [*SMALL, *DRAWN, f"data.path={speeches}", "optimizer.lr=0", "optimizer.matrix_lr=0"]
     words += ["trainer.val_every_steps=2", "trainer.max_steps=30", "hydra.run.dir=outputs/run"]
     words += ["callbacks.saving.keep_steps=[0,30]"]
     said = script("train", *words, "callbacks.early_stopping.patience=2")
     assert said.code == 0, said.err
     assert "stopped early: 2 validations without a new best" in said.out
     assert summary("outputs/run")["steps"] == 6
+    log = events("outputs/run")
+    tag = next(tag for tag in log.Tags()["images"] if tag.startswith("attention/layer_0 "))
+    assert [event.step for event in log.Images(tag)][-1] == 6
     [kept] = Path("outputs/run/checkpoints").glob("step_*")  # only those that were asked for
     assert kept.name == "step_000000.safetensors"
 
