@@ -22,6 +22,7 @@ from headscope.data.own_files import TextFiles
 from headscope.data.store import open_store, prepare_store
 from headscope.data.tokenizer import CharTokenizer
 from headscope.data.tokenizer_state import stored
+from headscope.errors import UserError
 from headscope.evaluation import evaluate, validation_text
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
@@ -175,3 +176,17 @@ def test_a_run_goes_on_with_an_imported_tokenizer(script, tmp_path):
     assert found["bytes"] == len(VALIDATION.encode())
     assert summary["val_bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-3)
     assert loaded.read("look 天天").labels == ["look", "天", "天"]
+
+
+class TooManyTokens(CharTokenizer):
+    """Its vocabulary is smaller than it says."""
+
+    def encode(self, text):
+        return super().encode(text) + self.vocab_size
+
+
+def test_a_tokenizer_that_gives_tokens_above_its_vocab_size_is_refused_by_name(tmp_path):
+    corpus = TextFiles(path=str(write(tmp_path / "texts", {"a.txt": "some text " * 50})))
+    with pytest.raises(UserError, match=r"TooManyTokens.*vocab_size"):
+        prepare_store(corpus, lambda texts: TooManyTokens(" emostx"), root=tmp_path / "data")
+    assert not [*(tmp_path / "data").glob("text-*")]

@@ -148,7 +148,12 @@ class OwnTokenizer(threading.local):
         for begins, piece in batch.pieces:
             if begins and end_of_text is not None:
                 parts.append(np.array([end_of_text], dtype))
-            parts.append(self.tokenizer.encode(piece))
+            parts.append(tokens := self.tokenizer.encode(piece))
+            if len(tokens) and (largest := np.max(tokens)) >= self.tokenizer.vocab_size:
+                name, size = type(self.tokenizer).__name__, self.tokenizer.vocab_size
+                raise UserError(
+                    f"{name} gives the token {largest}, but its vocab_size is {size}: correct it"
+                )
         return np.concatenate(parts, dtype=dtype, casting="same_kind")
 
 

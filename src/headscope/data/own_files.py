@@ -34,7 +34,7 @@ FIRST_ROWS = 32
 
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
-MARKS = (".hydra", "validation.bin", "outputs/latest")
+MARKS = (".hydra", "checksums.json", "outputs/latest")
 """Files that headscope writes into run folders, token stores and the folder of all runs."""
 
 

@@ -40,6 +40,8 @@ DESCRIPTION, CHECKSUMS = "store.json", "checksums.json"
 TOKENS = {split: f"{split}.bin" for split in SPLITS}
 PREPARING, LOCK = ".preparing-", ".preparing.lock"
 
+MAX_RATIO = 2.0**20
+"""More bytes of text than a byte of tokens stands for."""
 CHARACTERS_PER_TOKEN = 8
 """More characters than a token has on average."""
 
@@ -151,12 +153,12 @@ def write_store(
     Raises UserError if the text cannot be read, if a split has no text, or if the tokens cannot be
     written.
     """
+    checksums = dict.fromkeys(TOKENS.values(), 0)
     with ExitStack() as stack:
-        files = {
-            split: stack.enter_context(replacing(folder / name)) for split, name in TOKENS.items()
-        }
+        files = {name: stack.enter_context(replacing(folder / name)) for name in TOKENS.values()}
         for split, tokens in stack.enter_context(closing(encoded.parts(track))):
-            files[split].write(tokens.data)
+            files[TOKENS[split]].write(tokens.data)
+            checksums[TOKENS[split]] = zlib.crc32(tokens.data, checksums[TOKENS[split]])
     for split, count in encoded.counts.items():
         if not count.tokens:
             raise UserError(f"data={encoded.corpus.name} has no text for the {split} split")
@@ -166,8 +168,10 @@ def write_store(
         "text_per_token_byte": encoded.counts["validation"].text_per_token_byte,
         "tokenizer": encoded.tokenizer.state(),
     }
-    write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False))
-    write_atomically(folder / CHECKSUMS, json.dumps({"crc32": _checksums(folder)}))
+    text = json.dumps(description, indent=1, ensure_ascii=False)
+    checksums[DESCRIPTION] = zlib.crc32(text.encode())
+    write_atomically(folder / DESCRIPTION, text)
+    write_atomically(folder / CHECKSUMS, json.dumps({"crc32": checksums}))
 
 
 def notes(encoded: EncodedCorpus) -> Iterator[str]:
@@ -203,7 +207,7 @@ def open_store(
                 "fingerprint": str(found),
                 "text_per_token_byte": float(ratio),
                 "tokenizer": dict(state),
-            } if version == FORMAT and fingerprint in (None, found) and 0 <= ratio < math.inf:
+            } if version == FORMAT and fingerprint in (None, found) and 0 <= ratio < MAX_RATIO:
                 tokenizer = tokenizer_from_state(state, own)
             case _:
                 raise ValueError(f"{DESCRIPTION} does not describe it")
@@ -232,9 +236,10 @@ def _stamps(folder: Path) -> dict[str, list[int]]:
     """Numbers that differ after any change of a file: the kernel sets the time of the last change
     itself, so a program cannot restore it. Raises ValueError if a file is not a regular file."""
     stamps = {}
-    for name in (DESCRIPTION, *TOKENS.values()):
+    for name in (DESCRIPTION, *TOKENS.values(), CHECKSUMS):
         file = (folder / name).lstat()
         if not stat.S_ISREG(file.st_mode):  # a symbolic link could point to any file
             raise ValueError(f"{name} is not a regular file")
         stamps[name] = [file.st_dev, file.st_ino, file.st_size, file.st_ctime_ns]
+    del stamps[CHECKSUMS]  # it contains the stamps
     return stamps

@@ -13,12 +13,7 @@ from torch import Tensor, nn
 
 from headscope.errors import UserError
 from headscope.nn.cache import Past
-from headscope.nn.checks import (
-    check_alignment,
-    check_kv_heads,
-    check_sizes,
-    resolve_head_dim,
-)
+from headscope.nn.checks import check_alignment, check_kv_heads, check_sizes, resolve_head_dim
 from headscope.nn.dot_product import HeadOutputs, attend_explicit, attend_fused
 from headscope.nn.masks import check_mask
 from headscope.nn.norm import HeadNorm
@@ -140,6 +135,14 @@ class MultiHeadAttention(nn.Module):
         if not batched:
             query, key, value = query[None], key[None], value[None]
         q, k, v = self.project(query, key, value)
+        one_batch = q.dim() == k.dim() == v.dim() == 4 and q.size(0) == k.size(0) == v.size(0)
+        if not one_batch or k.size(2) != v.size(2):
+            # PyTorch's fused kernel would broadcast the batch, and read values that do not exist.
+            shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
+            raise UserError(
+                f"queries, keys and values have the shapes {shapes}: give one batch, and one value "
+                "for each key"
+            )
         if position is not None:
             q, k = position.rotate(q, k, 0 if past is None else past.length)
         if past is not None:
@@ -161,8 +164,6 @@ class MultiHeadAttention(nn.Module):
             heads = (self.heads, self.kv_heads, self.kv_heads)
             q, k, v = self.split(self.qkv(query)).split(heads, dim=1)
         else:
-            if key.size(1) != value.size(1):  # PyTorch's fused kernel ignores the others
-                raise UserError(f"{key.size(1)} keys and {value.size(1)} values must be as many")
             matrices = self.qkv.weight.split(self.widths)
             biases = self.qkv.bias.split(self.widths) if self.qkv_bias else (None, None, None)
             q, k, v = map(self.split, map(F.linear, (query, key, value), matrices, biases))

@@ -104,24 +104,24 @@ def _shape(data: EventData, run: str, text: str) -> int | None:
 def _history(request: Request, data: EventData) -> Response:
     """The history of one run and one text, without its damaged snapshots."""
     run, text = _parameter(request, "run"), _parameter(request, "text")
+    headers, parts, size = [], [], 0
+    problem = "no snapshot has all its parts"
     with ThreadPoolExecutor() as pool:  # the fast loader lets every request wait
         loss, measured = pool.submit(data.loss, run), pool.submit(data.measured, run)
         snapshots = data.snapshots(run, text)
-        found_headers = [*data.headers(snapshots)]
-    headers, parts, size = [], [], 0
-    problem = "no snapshot has all its parts"
-    for snapshot, header in zip(snapshots, found_headers, strict=True):
-        try:
-            headers.append(read_header(header))
-        except HeaderError as error:
-            problem = f"step {snapshot.step}: {error}"
-            continue
-        size += len(header)
-        if size > MAX_HEADERS_BYTES:
-            raise Refused(f"run {run}: the headers have more than {MAX_HEADERS_BYTES:,} bytes", 422)
-        # With the time, a run has other keys than an older run with the same name, whose parts the
-        # browser may still keep.
-        parts.append([f"{each.blob_key}@{snapshot.wall_time}" for each in snapshot.values[1:]])
+        for snapshot, header in zip(snapshots, data.headers(snapshots), strict=True):
+            try:
+                headers.append(read_header(header))
+            except HeaderError as error:
+                problem = f"step {snapshot.step}: {error}"
+                continue
+            size += len(header)
+            if size > MAX_HEADERS_BYTES:
+                limit = f"{MAX_HEADERS_BYTES:,} bytes"
+                raise Refused(f"run {run}: the headers have more than {limit}", 422)
+            # With the time, a run has other keys than an older run with the same name, whose parts
+            # the browser may still keep.
+            parts.append([f"{each.blob_key}@{snapshot.wall_time}" for each in snapshot.values[1:]])
     of_heads = read_measured(measured.result(), headers)
     found = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}
     if not found["steps"]:
