@@ -118,7 +118,10 @@ def test_a_circuit_built_by_hand_is_found():
     assert copying_scores(model)[1, 0] == pytest.approx(-1, abs=1e-4)
     model.blocks[1].attention.out_proj.weight.neg_()
     probe = RepeatProbe(model, texts=8)
-    induction = lambda weights, x: float((weights * probe.induction).sum() / 8)  # noqa: E731
+
+    def induction(weights, x):
+        return float((weights * probe.induction).sum() / 8)
+
     before, after = patch_paths(model, probe.texts.tokens, (1, 0), induction)
     assert before > 0.9
     assert after["k"] < 0.1  # its keys need the first head
@@ -141,7 +144,10 @@ def plainly_patched(model, tokens, receiver, sender, way, new):
 
     for name, changed in (("clean", ()), ("patched", range(early, late))):
         with ExitStack() as stack:
-            keep = lambda norm, read, normal, name=name: inputs.update({name: normal})  # noqa: E731
+
+            def keep(norm, read, normal, name=name):
+                inputs[name] = normal
+
             norm = model.blocks[late].attention_norm
             stack.enter_context(norm.register_forward_hook(keep))
             for layer in changed:
