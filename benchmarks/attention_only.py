@@ -13,9 +13,9 @@ from headscope.analysis.circuits import compositions, random_composition
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
 from headscope.data.windows import spread_windows
-from headscope.evaluation import validation_text
 from headscope.nn.loss import next_token_loss
 from headscope.trained import TrainedModel
+from headscope.trained.evaluation import validation_text
 
 WINDOWS = 64
 DRAWN = {

@@ -10,11 +10,11 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
-from headscope.checkpoint import build_model
 from headscope.cli.conf import CONF, choices_of
 from headscope.config.parse import parse_part
 from headscope.conversion.proof import find_class
 from headscope.files import write_atomically
+from headscope.trained.checkpoint import build_model
 
 BASES = {
     "GPT2LMHeadModel": "model=gpt2",

@@ -8,7 +8,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
-from headscope.viewer.page import attention_page
+from headscope.show.viewer.page import attention_page
 
 DEMO = Path(__file__).resolve().parents[1] / "docs" / "demo.html"
 

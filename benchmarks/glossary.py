@@ -1,5 +1,5 @@
 """Reads the tables of docs/glossary.md, and makes the viewer's glossary from them:
-python -m benchmarks.glossary > src/headscope/viewer/static/glossary.js
+python -m benchmarks.glossary > src/headscope/show/viewer/static/glossary.js
 """
 
 import json

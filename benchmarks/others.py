@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.runner import Request
-from headscope.comparison.bare_loop import built
+from headscope.cli.comparison.bare_loop import built
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2
 from headscope.conversion.nanogpt import read_model
@@ -20,8 +20,8 @@ from headscope.conversion.proof import converted
 from headscope.conversion.settings import require_transformers
 from headscope.data.store import TokenStore
 from headscope.errors import UserError
-from headscope.evaluation import ValidationText, evaluate
 from headscope.nn import GPT
+from headscope.trained.evaluation import ValidationText, evaluate
 
 FILES = ("train.py", "model.py", "configurator.py", "config/train_shakespeare_char.py")
 MAX_STEPS = 2000

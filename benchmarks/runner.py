@@ -27,11 +27,11 @@ from lightning.pytorch import Callback
 
 from benchmarks.schemas import SUITES
 from benchmarks.table import Row, bar_chart, line_chart, number, table
-from headscope import checkpoint
-from headscope.comparison.bare_loop import built, synchronize
+from headscope.cli.comparison.bare_loop import built, synchronize
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically
+from headscope.trained import checkpoint
 from headscope.training.build import Run
 from headscope.training.run import device_name
 

@@ -11,13 +11,13 @@ import torch
 from benchmarks import runner
 from benchmarks.others import gpt2_of
 from benchmarks.runner import Figures, Request, Result
-from headscope.checkpoint import build_model
 from headscope.config.parts import Part
 from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
-from headscope.generation import compile_decoding, generate_tokens
 from headscope.nn import GPT
 from headscope.nn.precision import in_precision
+from headscope.trained.checkpoint import build_model
+from headscope.trained.generation import compile_decoding, generate_tokens
 
 OURS, THEIRS = "headscope", "transformers"
 Way = Callable[[int], list[int]]

@@ -15,7 +15,7 @@ from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
-from headscope.viewer.snapshot import tokens_within
+from headscope.show.viewer.snapshot import tokens_within
 
 LIMIT = 4 * 10**6  # callbacks.attention.step_megabytes=4
 SHAPES = {

@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks import runner
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
 from benchmarks.runner import Figures, Request, Result
-from headscope.tensorboard.snapshot_events import event_file
-from headscope.viewer.snapshot import snapshot
+from headscope.show.tensorboard.snapshot_events import event_file
+from headscope.show.viewer.snapshot import snapshot
 
 OPEN, NEXT_STEP = "headscope: open the tab", "headscope: next step"
 

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from headscope import checkpoint, trained
+from headscope import trained
 from headscope.errors import UserError
-from headscope.evaluation import choose_precision
 from headscope.nn.precision import tf32
-from headscope.trained import TrainedModel
+from headscope.trained import TrainedModel, checkpoint
+from headscope.trained.evaluation import choose_precision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
 

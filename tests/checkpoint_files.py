@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from composing import training_config
 
-from headscope import checkpoint
 from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 from headscope.data.tokenizer import Tokenizer, byte
 from headscope.nn import GPT
+from headscope.trained import checkpoint
 
 SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2"]
 

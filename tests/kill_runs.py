@@ -39,7 +39,7 @@ from tensorboard.data.server_ingester import SubprocessServerDataIngester, get_s
 from tensorboard.util.grpc_util import ChannelCredsType
 from tensorboard.util.tensor_util import make_ndarray
 
-import headscope.checkpoint.file
+import headscope.trained.checkpoint.file
 import headscope.training.run  # imports all that a session needs
 from headscope.training.module import LanguageModel
 from headscope.training.run import flat
@@ -126,14 +126,14 @@ def die_in(place: str, count: int) -> None:
     if place in ("training_step", "validation_step"):
         setattr(LanguageModel, place, counted(getattr(LanguageModel, place)))
     elif place == "half a checkpoint":
-        save_file = headscope.checkpoint.file.save_file
+        save_file = headscope.trained.checkpoint.file.save_file
 
         def half(tensors: Any, file: Path, metadata: Any) -> None:
             file.write_bytes(b"half of it")
             die_if_last()
             save_file(tensors, file, metadata)
 
-        headscope.checkpoint.file.save_file = half
+        headscope.trained.checkpoint.file.save_file = half
     elif place == "replace":
         Path.replace = counted(Path.replace)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from headscope.viewer.history import read_header
+from headscope.show.viewer.history import read_header
 
 ROOT = Path(__file__).parents[1]
 

@@ -25,7 +25,7 @@ from torch.utils.tensorboard import SummaryWriter
 from viewer_data import causal, snapshot
 from werkzeug.test import Client
 
-from headscope.tensorboard.plugin import AttentionPlugin
+from headscope.show.tensorboard.plugin import AttentionPlugin
 from headscope.training.loggers import add_scalars, add_snapshot
 
 TEXT = "attention/speech"

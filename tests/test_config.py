@@ -16,7 +16,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 import headscope
 from benchmarks.schemas import SUITES
-from headscope import checkpoint
 from headscope.analysis.head_types import Thresholds
 from headscope.cli.compare import ChoicesConfig
 from headscope.cli.conf import CONF, choices_of
@@ -34,6 +33,7 @@ from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.trained import checkpoint
 from headscope.training.build import optimizer_of
 from headscope.training.trainer import check_arguments
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from headscope import trained
 from headscope.cli.texts import quote
-from headscope.generation import generate_tokens
 from headscope.stop import Interrupted
+from headscope.trained.generation import generate_tokens
 from headscope.training.build import Run, build
 from headscope.training.module import LanguageModel
 from headscope.training.resume import newest_checkpoint

@@ -40,7 +40,7 @@ def traps(folder):
         {"_target_": "os.mkdir", "path": str(marker)},
         {"_target_": "os.system", "command": f"touch {marker}"},
         {"_target_": "os.mkdir", "_args_": [str(marker)], "_partial_": False},
-        {"_target_": "headscope.checkpoint.Path.mkdir", "self": str(marker)},
+        {"_target_": "headscope.trained.checkpoint.Path.mkdir", "self": str(marker)},
         {"_target_": "builtins.open", "_args_": [str(bait)]},
         {"_target_": "headscope.nn.attention.torch.hub.load", "repo_or_dir": str(folder)} | LOCAL,
         {"_target_": ["os.mkdir"], "path": str(marker)},

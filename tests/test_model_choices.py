@@ -5,12 +5,12 @@ import shutil
 import pytest
 from composing import composed, training_config
 
-from headscope import checkpoint
 from headscope.cli.conf import CONF, choices_of
 from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.trained import checkpoint
 
 
 def built(*overrides: str) -> GPT:

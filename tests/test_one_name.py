@@ -12,7 +12,7 @@ from viewer_data import Elements
 
 import headscope
 from headscope.analysis.head_types import Thresholds
-from headscope.explore.models import Models
+from headscope.show.explore.models import Models
 from headscope.trained.heads_file import FILE
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")

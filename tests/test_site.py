@@ -10,7 +10,7 @@ from running import ROOT
 
 import headscope.nn
 from benchmarks.demo import DEMO, data_of
-from headscope.viewer.page import attention_page
+from headscope.show.viewer.page import attention_page
 
 
 def test_the_demo_has_the_current_viewer_and_is_small() -> None:

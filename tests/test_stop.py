@@ -64,7 +64,7 @@ def slowly(*words, **more):
     [
         ("headscope.data.tokenizer:byte", False),  # before training
         ("headscope.training.module:LanguageModel.training_step", True),  # the first step
-        ("headscope.checkpoint.file:save_file", True),
+        ("headscope.trained.checkpoint.file:save_file", True),
     ],
 )
 def test_a_signal_during_training_saves_and_before_it_ends(

@@ -30,8 +30,8 @@ import headscope
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.pictures import attention_maps
-from headscope.analysis.report.inputs import ReportInput
-from headscope.analysis.report.write import write_report
+from headscope.show.report.inputs import ReportInput
+from headscope.show.report.write import write_report
 
 for module in pkgutil.walk_packages(headscope.__path__, "headscope."):
     if module.name != "headscope.conversion.transformer_lens":  # needs transformer_lens

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from headscope.analysis.head_types import head_types
 from headscope.analysis.metrics import colour_ends, head_metrics, uniform
-from headscope.viewer import snapshot as module
-from headscope.viewer.history import history, read_header
-from headscope.viewer.snapshot import Predictions, Snapshot, json_numbers
+from headscope.show.viewer import snapshot as module
+from headscope.show.viewer.history import history, read_header
+from headscope.show.viewer.snapshot import Predictions, Snapshot, json_numbers
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

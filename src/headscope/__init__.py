@@ -98,12 +98,13 @@ def load(
     transformers or the device are missing, or if headscope does not compute the same logits as the
     Hugging Face model.
     """
-    from headscope import checkpoint, trained
+    from headscope import trained
     from headscope.config.own_parts import load_parts
-    from headscope.conversion.folder import is_model_folder, load_folder
+    from headscope.conversion.folder import load_folder
+    from headscope.trained import checkpoint
 
     load_parts(parts if parts is None or isinstance(parts, list) else str(parts))
-    if path is None or not is_model_folder(Path(path)):
+    if path is None or not checkpoint.is_model_folder(Path(path)):
         found = checkpoint.find(None if path is None else str(path))
         return trained.load(found, device=device)
     chosen = checkpoint.pick_device(str(device))

@@ -7,11 +7,11 @@ from running import ROOT
 from benchmarks.glossary import as_javascript, head_names, metrics
 from headscope.analysis.head_types import BROAD, GLOBAL, MIXED, NARROW, NONE, Thresholds
 
-JAVASCRIPT = "src/headscope/viewer/static/glossary.js"
+JAVASCRIPT = "src/headscope/show/viewer/static/glossary.js"
 
 
 def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
-    """tests/analysis/report/test_report_numbers.py compares the metrics with those of a report."""
+    """tests/show/report/test_report_numbers.py compares the metrics with those of a report."""
     names = head_names()
     assert list(names) == [*NARROW.values(), *BROAD.values(), GLOBAL, MIXED, NONE]
     assert all(text.endswith(".") for text in [*metrics().values(), *names.values()])

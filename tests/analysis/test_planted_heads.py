@@ -13,11 +13,11 @@ from test_chinese import TEXT as CHINESE
 
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.tokens import classify_vocabulary, targets_in
-from headscope.checkpoint import build_model
 from headscope.data.tokenizer import bpe, byte, char
 from headscope.data.windows import spread_windows
 from headscope.nn import GPT, MultiHeadAttention, NoNorm
 from headscope.nn.dot_product import HeadOutputs
+from headscope.trained.checkpoint import build_model
 
 TEXTS = {"English": (ROOT / "README.md").read_text(encoding="utf-8"), "Chinese": CHINESE}
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}

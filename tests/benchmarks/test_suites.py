@@ -19,8 +19,8 @@ from benchmarks.runner import WITHOUT_RUN
 from benchmarks.viewer import ACTIONS, OPEN
 from headscope.cli.conf import choices_of
 from headscope.data.module import TokenDataModule
-from headscope.generation import compile_decoding
 from headscope.nn import GPT
+from headscope.trained.generation import compile_decoding
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.module import LanguageModel
 
@@ -98,7 +98,7 @@ def measured(script: Script, speeches: Path) -> Any:
 def test_every_side_is_measured(suite, measured, monkeypatch, request):
     if suite == "viewer":
         request.getfixturevalue("browser")
-    # Compiles only the small model. tests/test_sampling.py compiles in every precision.
+    # Compiles only the small model. tests/trained/test_sampling.py compiles in every precision.
     steps = chain([compile_decoding], repeat(lambda model: model.next_logits))
     monkeypatch.setattr(sampling, "compile_decoding", lambda model: next(steps)(model))
     tables, said = measured(suite)

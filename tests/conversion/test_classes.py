@@ -10,13 +10,13 @@ from foreign_models import transformers
 from running import ROOT
 
 from benchmarks.conversion_page import CHANGES, GROUPS, page
-from headscope.checkpoint import build_model
 from headscope.cli.conf import choices_of
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES
 from headscope.conversion.folder import proven_architecture
 from headscope.conversion.proof import converted, find_class, logits, probe, redraw, words
 from headscope.conversion.settings import Settings
+from headscope.trained.checkpoint import build_model
 
 VOCABULARY = 19
 SIZES = ["model.block_size=10", "model.embed_dim=16", "model.layers=2"]

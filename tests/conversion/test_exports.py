@@ -19,7 +19,7 @@ from conversion.models import EXACT, GPT2, OWN, RELU, RMS, SCALED, SWIGLU, saved
 from refusals import refused
 from running import ROOT
 
-from headscope import checkpoint, trained
+from headscope import trained
 from headscope.conversion import export, nanogpt
 from headscope.conversion.convert import FORMATS, export_model, import_model
 from headscope.conversion.export import check_greedy
@@ -29,7 +29,7 @@ from headscope.conversion.proof import NotEqual, compare, converted, find_class,
 from headscope.data.tokenizer import CharTokenizer, bpe, gpt2, with_vocab_size
 from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
-from headscope.trained import TrainedModel
+from headscope.trained import TrainedModel, checkpoint
 
 gguf = pytest.importorskip("gguf")
 

@@ -16,11 +16,12 @@ from conversion.models import saved
 from foreign_models import foreign_model
 from refusals import Attack, refused
 
-from headscope import checkpoint, trained
+from headscope import trained
 from headscope.conversion.convert import export_model, import_model
 from headscope.conversion.nanogpt import read_nanogpt
 from headscope.data.tokenizer import char
-from headscope.generation.texts import generate_text
+from headscope.trained import checkpoint
+from headscope.trained.generation.texts import generate_text
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind\n" * 20
 ALPHABET = "".join(sorted(set(TEXT)))

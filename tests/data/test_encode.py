@@ -12,7 +12,7 @@ from checkpoint_files import configuration, content, save
 from corpora import jsonl, texts, write
 from hf_tokenizers import CHINESE, imported
 
-from headscope import checkpoint, trained
+from headscope import trained
 from headscope.data import bpe as bpe_module
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
@@ -23,7 +23,8 @@ from headscope.data.store import open_store, prepare_store
 from headscope.data.tokenizer import CharTokenizer
 from headscope.data.tokenizer_state import stored
 from headscope.errors import UserError
-from headscope.evaluation import evaluate, validation_text
+from headscope.trained import checkpoint
+from headscope.trained.evaluation import evaluate, validation_text
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
 SPEECHES = [f"Speech {i % 9}: <|endoftext|> we'll été 中文🦜\n\n" * (1 + i) for i in range(12)]

@@ -13,14 +13,14 @@ from running import SMALL, events, summary
 from torch.nn.functional import cross_entropy
 
 import headscope
-from headscope.analysis.report.inputs import measure_ablation
 from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches
 from headscope.data.windows import spread_windows
-from headscope.evaluation import evaluate, evaluate_lengths, validation_text
-from headscope.explore.answers import Explorer
-from headscope.explore.models import Models
-from headscope.explore.protocol import parse_request
+from headscope.show.explore.answers import Explorer
+from headscope.show.explore.models import Models
+from headscope.show.explore.protocol import parse_request
+from headscope.show.report.inputs import measure_ablation
+from headscope.trained.evaluation import evaluate, evaluate_lengths, validation_text
 
 LOGGED = ("loss", "grad_norm")
 

@@ -20,7 +20,7 @@ from headscope.data.own_files import Template, TextFiles, records
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import byte, char
-from headscope.evaluation import validation_text
+from headscope.trained.evaluation import validation_text
 
 
 def read(path, **options):

@@ -6,8 +6,8 @@ from choices import ATTENTIONS, every_pair
 from small_gpt import gpt, some_tokens, variant
 
 from headscope.errors import UserError
-from headscope.generation import generate_tokens
 from headscope.nn import GPT, cache_bytes_per_token, make_cache
+from headscope.trained.generation import generate_tokens
 
 
 @every_pair

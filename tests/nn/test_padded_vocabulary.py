@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from small_gpt import gpt, some_tokens
 from torch import Tensor
 
-from headscope.generation import generate_tokens
 from headscope.nn import GPT
 from headscope.nn.precision import padded_linear
+from headscope.trained.generation import generate_tokens
 from headscope.training.objective import Objective, compile_in_place
 
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])

@@ -11,9 +11,10 @@ from checkpoint_files import assert_same_weights, content, save
 from refusals import refused
 from running import ROOT, SMALL, Script, summary
 
-from headscope import checkpoint, trained
+from headscope import trained
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
+from headscope.trained import checkpoint
 from headscope.training.module import LanguageModel
 from headscope.training.resume import newest_checkpoint
 

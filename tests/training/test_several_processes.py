@@ -26,7 +26,7 @@ from many_processes import (
 )
 from running import Script, events, summary
 
-from headscope.checkpoint import read
+from headscope.trained.checkpoint import read
 
 pytestmark = pytest.mark.slow
 

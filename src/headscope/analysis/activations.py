@@ -23,7 +23,7 @@ from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
-from headscope.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
+from headscope.show.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
 
 ROWS = 256
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""

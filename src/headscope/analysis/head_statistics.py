@@ -24,7 +24,7 @@ from headscope.analysis.repeats import (
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.capture import capture
-from headscope.viewer.snapshot import json_numbers
+from headscope.show.viewer.snapshot import json_numbers
 
 MAX_WEIGHTS_PER_HEAD = 2**22
 """Maximum number of attention weights per head in a batch of windows. It limits the memory of a

@@ -18,13 +18,13 @@ from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale, push_directions
 from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
+from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.repeats import BATCH_SIZE
-from headscope.analysis.report.page import page_of, shown_tokens
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.nn import Position
-from headscope.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
+from headscope.show.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
 
 NOTEBOOK_BYTES = 2 * 2**20
 """Like `page.MAX_BYTES`, for a page in a notebook: the notebook's file contains every page that it

@@ -12,8 +12,8 @@ from headscope.cli import command_line
 from headscope.config.parse import Positive, Texts, parse
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
+from headscope.show.viewer import TAB
 from headscope.terminal import read_standard_input
-from headscope.viewer import TAB
 
 
 @dataclass(kw_only=True)
@@ -53,15 +53,15 @@ def analyze(
 
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.patching import patch_texts
-    from headscope.analysis.report.console import print_report
-    from headscope.analysis.report.inputs import ReportInput, measure_ablation
-    from headscope.analysis.report.write import write_report
-    from headscope.checkpoint import pick_device
     from headscope.cli.selection import select
-    from headscope.evaluation import validation_text
+    from headscope.show.report.console import print_report
+    from headscope.show.report.inputs import ReportInput, measure_ablation
+    from headscope.show.report.write import write_report
+    from headscope.trained.checkpoint import pick_device
+    from headscope.trained.evaluation import validation_text
 
     if tensorboard:  # needs the package tensorboard
-        from headscope.tensorboard.snapshot_events import event_file
+        from headscope.show.tensorboard.snapshot_events import event_file
     loaded, history = select(checkpoint, checkpoints or [], pick_device(device))
     folder = Path(output_dir) if output_dir else default_folder(loaded.path)
     if folder.exists() and not folder.is_dir():

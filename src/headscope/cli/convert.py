@@ -25,9 +25,9 @@ def convert(
     output: str | None,
 ) -> None:
     """Converts one model and prints what was written."""
-    from headscope.checkpoint import find
     from headscope.conversion.convert import export_model, import_model
     from headscope.trained import load
+    from headscope.trained.checkpoint import find
 
     if (source is None) == (to is None):
         raise UserError(

@@ -25,9 +25,8 @@ def evaluate(
 ) -> None:
     """Prints the losses to standard output as a JSON object. With `block_size=`, prints a list with
     one object for each block size."""
-    from headscope import evaluation
-    from headscope.checkpoint import find, pick_device
-    from headscope.trained import load
+    from headscope.trained import evaluation, load
+    from headscope.trained.checkpoint import find, pick_device
 
     loaded = load(find(checkpoint), device=pick_device(device))
     used = evaluation.choose_precision(precision, loaded)

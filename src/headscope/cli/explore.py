@@ -25,10 +25,10 @@ def explore(
     device: str,
 ) -> None:
     """Loads the models, and serves the page until a signal ends the process."""
-    from headscope.checkpoint import pick_device
-    from headscope.explore.answers import Explorer
-    from headscope.explore.models import Models
-    from headscope.explore.server import serve
+    from headscope.show.explore.answers import Explorer
+    from headscope.show.explore.models import Models
+    from headscope.show.explore.server import serve
+    from headscope.trained.checkpoint import pick_device
 
     used = str(pick_device(device))
     print("Loading the model and measuring its heads", file=sys.stderr)

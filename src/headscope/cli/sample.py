@@ -31,11 +31,11 @@ def sample(
     compile: bool,
 ) -> None:
     """Writes the prompt and the generated text to standard output, piece by piece."""
-    from headscope.checkpoint import find, pick_device
-    from headscope.generation import check_samples, compile_decoding, generate_texts
     from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
     from headscope.trained import load
+    from headscope.trained.checkpoint import find, pick_device
+    from headscope.trained.generation import check_samples, compile_decoding, generate_texts
 
     loaded = load(find(checkpoint), device=pick_device(device))
     check_samples(loaded.model, num_samples)

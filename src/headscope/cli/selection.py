@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from headscope.checkpoint import find
 from headscope.errors import UserError
 from headscope.trained import TrainedModel, load
+from headscope.trained.checkpoint import find
 
 FIXED_KEYS = ("model", "data", "seed", "init_from")
 """Parts of the configuration that are the same in all checkpoints of a run."""

@@ -22,10 +22,10 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from headscope.cli.comparison.sweep import SweepRun, report
 from headscope.cli.conf import conf_files, is_group
 from headscope.cli.error_messages import USER_ERRORS
 from headscope.cli.error_messages import report as report_error
-from headscope.comparison.sweep import SweepRun, report
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
 from headscope.files import write_atomically

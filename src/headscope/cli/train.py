@@ -73,8 +73,8 @@ def run(
     configuration, and `loggers` replace them."""
     started = core_seconds()
     # These imports are slow, and --help and errors in the command line do not need them.
-    from headscope.checkpoint import Stored
     from headscope.files import read_summary
+    from headscope.trained.checkpoint import Stored
     from headscope.training import console as output
     from headscope.training import resume as resuming
     from headscope.training.build import build

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part, arguments_of, locate
 from headscope.conversion.settings import Settings
 from headscope.errors import UserError, first_line, short
 from headscope.nn import GPT
 from headscope.nn.norm import HeadNorm
+from headscope.trained.checkpoint.loading import WithoutInitialization
 
 DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "StackedHeads")
 """The attentions that other tools have. They do not have those that a user adds to headscope."""

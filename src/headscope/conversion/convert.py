@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from headscope.checkpoint import read
 from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
@@ -11,9 +10,10 @@ from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt import export_nanogpt, is_nanogpt, read_nanogpt
 from headscope.data.own_files import TextFiles
 from headscope.errors import UserError
-from headscope.evaluation import validation_text
 from headscope.terminal import command
 from headscope.trained import TrainedModel
+from headscope.trained.checkpoint import read
+from headscope.trained.evaluation import validation_text
 from headscope.trained.model import measure_checkpoints
 
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import torch
 
-from headscope.checkpoint.building import build_model
-from headscope.checkpoint.file import is_finite
-from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
@@ -20,6 +17,9 @@ from headscope.errors import UserError, first_line, short
 from headscope.files import parse_json
 from headscope.nn import GPT
 from headscope.trained import TrainedModel
+from headscope.trained.checkpoint.building import build_model
+from headscope.trained.checkpoint.file import is_finite
+from headscope.trained.checkpoint.loading import WithoutInitialization
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
@@ -34,11 +34,6 @@ REFUSED = ("quantization_config", "transformers_weights")
 
 NO_WEIGHTS = re.compile(r"attn\.(masked_)?bias$|attention\.(masked_)?bias$|inv_freq$")
 """The names of tensors in old folders that are not weights: causal masks and constants."""
-
-
-def is_model_folder(path: Path) -> bool:
-    """Whether `path` is a folder with a config.json, as transformers writes it."""
-    return path.is_dir() and (path / "config.json").exists()
 
 
 def folder_of(source: str) -> Path:

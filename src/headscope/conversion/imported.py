@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from headscope import checkpoint
 from headscope.config.parse import parse
 from headscope.config.parts import CONF, Part
 from headscope.config.training import TrainConfig
@@ -17,7 +16,7 @@ from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.trained import TrainedModel
+from headscope.trained import TrainedModel, checkpoint
 
 
 def write_checkpoint(output: Path, loaded: TrainedModel) -> None:

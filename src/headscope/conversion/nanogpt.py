@@ -12,9 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.checkpoint import build_model
-from headscope.checkpoint.file import is_finite
-from headscope.checkpoint.loading import WithoutInitialization, load_weights
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2, Unfit, part, table
@@ -27,6 +24,9 @@ from headscope.errors import UserError
 from headscope.files import replacing
 from headscope.nn import GPT
 from headscope.trained import TrainedModel
+from headscope.trained.checkpoint import build_model
+from headscope.trained.checkpoint.file import is_finite
+from headscope.trained.checkpoint.loading import WithoutInitialization, load_weights
 
 GPT2_SIZES = (50257, 50304)
 """The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads

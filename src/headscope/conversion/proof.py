@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.checkpoint.building import build_model
-from headscope.checkpoint.loading import WithoutInitialization
 from headscope.config.parts import Part, defaults_in_conf
 from headscope.conversion.classes import (
     CLASSES,
@@ -25,6 +23,8 @@ from headscope.conversion.classes import (
 from headscope.conversion.standard_form import standard_form
 from headscope.errors import short
 from headscope.nn import GPT
+from headscope.trained.checkpoint.building import build_model
+from headscope.trained.checkpoint.loading import WithoutInitialization
 
 LONGEST = 2048
 """The longest context of an imported model whose position encoding has no table, if block_size= is

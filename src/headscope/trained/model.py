@@ -28,18 +28,18 @@ from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
 from headscope.analysis.tokens import classify_vocabulary
-from headscope.checkpoint import pick_device, read, sources
-from headscope.checkpoint.finding import warn
-from headscope.checkpoint.loading import build_from_weights, stored_tokenizer
 from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError
-from headscope.generation import generate_text, generate_tokens
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
+from headscope.trained.checkpoint import pick_device, read, sources
+from headscope.trained.checkpoint.finding import warn
+from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
+from headscope.trained.generation import generate_text, generate_tokens
 from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
 
 MEASURING_SECONDS = 10

@@ -12,7 +12,6 @@ from lightning.pytorch.loggers import Logger
 from rich.console import Console
 from torch import nn
 
-from headscope import checkpoint
 from headscope.config.messages import full_keys
 from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
@@ -24,6 +23,7 @@ from headscope.data.tokenizer_state import stored
 from headscope.errors import UserError, first_line
 from headscope.nn import GPT
 from headscope.nn.loss import Answers
+from headscope.trained import checkpoint
 from headscope.training.callbacks.progress import say
 from headscope.training.console import track
 from headscope.training.module import LanguageModel

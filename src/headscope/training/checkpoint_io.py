@@ -13,10 +13,10 @@ import lightning
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
-from headscope.checkpoint import Stored, read, write
-from headscope.checkpoint.file import SUFFIX
 from headscope.errors import UserError
 from headscope.files import new_file
+from headscope.trained.checkpoint import Stored, read, write
+from headscope.trained.checkpoint.file import SUFFIX
 
 OF_LIGHTNING = {"state_dict", "optimizer_states", "lr_schedulers", "callbacks", "loops", "epoch"}
 OF_LIGHTNING |= {"global_step", "pytorch-lightning_version", "language_model"}

@@ -14,19 +14,19 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from headscope.checkpoint import Stored
 from headscope.config.own_parts import parts_words
 from headscope.config.training import TrainConfig
 from headscope.data.encode import TextBatch
 from headscope.data.machine import process_cores
 from headscope.data.module import FORWARD_SHARE
 from headscope.data.store import TokenStore
+from headscope.show.viewer import TAB
 from headscope.terminal import command, printable
+from headscope.trained.checkpoint import Stored
 from headscope.training.callbacks.early_stopping import EarlyStopping
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.samples import Samples, first_words
 from headscope.training.run_folder import is_run, shown
-from headscope.viewer import TAB
 
 if TYPE_CHECKING:
     from headscope.training.build import Run

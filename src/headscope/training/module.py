@@ -14,7 +14,6 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 
-from headscope.checkpoint.file import is_finite
 from headscope.data.module import TokenDataModule
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
@@ -22,6 +21,7 @@ from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
+from headscope.trained.checkpoint.file import is_finite
 from headscope.training.combined_optimizer import combined
 from headscope.training.objective import Objective, compile_in_place
 from headscope.training.timer import TrainingTimer

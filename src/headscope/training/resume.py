@@ -9,14 +9,14 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from headscope import checkpoint
-from headscope.checkpoint import Stored, read
-from headscope.checkpoint.finding import first_intact, warn, without_checkpoint
 from headscope.config.parse import parse, parse_part
 from headscope.config.training import TrainConfig, kept_and_added
 from headscope.data.store import TokenStore
 from headscope.errors import UserError, short
 from headscope.files import read_summary
+from headscope.trained import checkpoint
+from headscope.trained.checkpoint import Stored, read
+from headscope.trained.checkpoint.finding import first_intact, warn, without_checkpoint
 from headscope.training.run_folder import CHECKPOINTS
 
 FIXED = (

@@ -16,6 +16,8 @@ from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.nn.precision import tf32
+from headscope.show.viewer import HEADS
+from headscope.show.viewer.snapshot import compact_json
 from headscope.trained.model import measure_checkpoints
 from headscope.training.build import Run
 from headscope.training.callbacks.heads import HeadWatch
@@ -38,8 +40,6 @@ from headscope.training.run_folder import (
     shown,
     sort_before_now,
 )
-from headscope.viewer import HEADS
-from headscope.viewer.snapshot import compact_json
 
 WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What Lightning raises while it restores a training state that lacks an entry, for example."""

@@ -16,8 +16,6 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
-from headscope.checkpoint import Stored
-from headscope.checkpoint.file import SUFFIX
 from headscope.config.by_hydra import built_by_hydra, made_by_hydra
 from headscope.config.messages import full_keys, suggestion
 from headscope.config.parse import checked
@@ -25,6 +23,8 @@ from headscope.config.parts import arguments_of, build_part, is_foreign, locate
 from headscope.config.training import Precision, TrainConfig, TrainerConfig
 from headscope.errors import UserError, first_line, short
 from headscope.nn.precision import supports_bf16
+from headscope.trained.checkpoint import Stored
+from headscope.trained.checkpoint.file import SUFFIX
 from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.checkpoint_io import SafetensorsIO

@@ -29,10 +29,10 @@ from headscope.data.tokenizer import char
 from headscope.data.windows import spread_windows
 from headscope.nn import GPT, Learned, MultiHeadAttention
 from headscope.nn.capture import capture
+from headscope.show.viewer.snapshot import compact_json, max_bytes
 from headscope.training.callbacks.attention import AttentionLog, ProbeText, probe_text
 from headscope.training.callbacks.heads import CHARTED, REPEATED_TEXTS, HeadWatch
 from headscope.training.callbacks.steps import evenly_chosen, snapshot_steps, spread_steps
-from headscope.viewer.snapshot import compact_json, max_bytes
 
 RUN = "outputs/run"
 METRICS = {

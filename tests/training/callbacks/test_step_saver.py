@@ -8,7 +8,7 @@ from checkpoint_files import assert_same_weights
 from running import SMALL, Script
 
 import headscope
-from headscope import checkpoint
+from headscope.trained import checkpoint
 
 
 def test_a_snapshot_has_the_weights_of_its_step(script: Script, speeches: Path) -> None:

@@ -18,6 +18,8 @@ from headscope.data.windows import first_passage
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
+from headscope.show.viewer import MAX_STEPS, SNAPSHOTS
+from headscope.show.viewer.snapshot import snapshot, tokens_within
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.steps import (
     StepCallback,
@@ -28,8 +30,6 @@ from headscope.training.callbacks.steps import (
 )
 from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
 from headscope.training.module import LanguageModel
-from headscope.viewer import MAX_STEPS, SNAPSHOTS
-from headscope.viewer.snapshot import snapshot, tokens_within
 
 MEGABYTE = 10**6
 

@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, Trainer
 from headscope.config.parse import NonNegative, Positive
 from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import first_passage
-from headscope.generation import generate_text
 from headscope.nn.capture import evaluating
+from headscope.trained.generation import generate_text
 from headscope.training.loggers import log_text
 from headscope.training.module import LanguageModel
 

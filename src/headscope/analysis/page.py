@@ -1,0 +1,46 @@
+"""attention.html: the attention viewer with the attention of one or several steps of a run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from headscope.analysis.activations import Activations
+from headscope.show.viewer.history import history, read_header
+from headscope.show.viewer.page import attention_page
+from headscope.show.viewer.snapshot import Snapshot, tokens_within
+
+MAX_BYTES = 10 * 2**20
+"""Maximum size of all snapshots in a page. Base64 adds a third to it."""
+
+
+def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None) -> int:
+    """The number of tokens of the text, at least 1, that a page of `steps` steps of the run and
+    `max_bytes` bytes (default: MAX_BYTES) shows."""
+    layers, heads, tokens, _ = reading.attention.shape
+    limit = (max_bytes or MAX_BYTES) // max(steps, 1)
+    vocabulary = reading.tokenizer.vocabulary_labels()
+    within = tokens_within(limit, layers=layers, heads=heads, tokens=tokens, vocabulary=vocabulary)
+    return max(within, 1)
+
+
+def page_of(
+    reading: Activations, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
+) -> str:
+    """The text of attention.html, named after `reading`, with snapshots and losses by step."""
+    run = shown_run(reading.name, snapshots, losses)
+    return attention_page(title=f"{reading.name}, step {reading.step:,}", runs=[run])
+
+
+def shown_run(
+    name: str, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
+) -> dict[str, Any]:
+    """A run for `attention_page`, with snapshots and losses by step."""
+    steps = [each.header["step"] for each in snapshots]
+    loss = {"name": "loss on this text", "steps": steps, "values": losses}
+    headers, keys, parts = [], [], {}
+    for step, found in enumerate(snapshots):
+        at = f" at {step}" if len(snapshots) > 1 else ""
+        kinds = [(kind["name"], kind["count"]) for kind in found.header["parts"]]
+        keys.append([f"{name} {n}{at}" for name, count in kinds for n in range(count)])
+        headers.append(read_header(found.blobs()[0]))
+        parts.update({key: part for key, part in zip(keys[-1], found.parts, strict=True) if part})
+    return {"name": name, "text": "text", "history": history(headers, keys, loss), "parts": parts}

@@ -1,0 +1,173 @@
+"""Measures the quality, size and speed of the runs of a comparison, and shows the results."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope import trained
+from headscope.cli.comparison.bare_loop import bare_loop
+from headscope.cli.comparison.charts import choice_chart, length_chart
+from headscope.cli.comparison.sweep import SweepRun
+from headscope.cli.comparison.tables import print_table, write_csv
+from headscope.errors import UserError
+from headscope.files import json_text, read_json, write_atomically
+from headscope.nn import cache_bytes_per_token
+from headscope.trained import checkpoint
+from headscope.trained.evaluation import evaluate_lengths, validation_text
+from headscope.trained.generation import generate_tokens
+from headscope.training.run import device_name
+
+TIMED_STEPS, WARMUP_STEPS = 10, 3
+EVALUATION_BATCH = 16
+
+
+def report_choices(
+    choices: Mapping[str, Sequence[SweepRun]],
+    folder: Path,
+    block_sizes: Sequence[int],
+    speed_rounds: int,
+) -> None:
+    """Prints a table with one row of results for each choice, the best first, and writes
+    comparison.csv, comparison.png and, with `block_sizes`, lengths.png to `folder`. `choices` are
+    the finished runs of each choice, one for each seed."""
+    # Other context lengths and speed are measured only for the first seed, because this takes long.
+    # Bits per byte differ more between context lengths than between seeds.
+    first = {name: runs[0] for name, runs in choices.items()}
+    speed = measure_speed(first, folder, speed_rounds)
+    rows = [
+        {
+            "choice": name,
+            **run_results(runs),
+            **speed.get(name, {}),
+            **bits_per_byte_at_lengths(name, first[name], block_sizes),
+        }
+        for name, runs in choices.items()
+    ]
+    rows.sort(key=lambda row: row["bits_per_byte"])
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    write_csv(rows, columns, folder / "comparison.csv")
+    choice_chart(rows).savefig(folder / "comparison.png")
+    shown_columns = {
+        "choice": ("choice", ""),
+        "bits per byte": ("bits_per_byte", ".4f"),
+        "±": ("deviation", ".4f"),
+        "parameters": ("parameters", ","),
+        "cache bytes per token": ("cache_bytes_per_token", ","),
+        "step ms": ("step_ms", ".1f"),
+        "sampled tokens/s": ("sampled_tokens_per_second", ".0f"),
+    }
+    print_table(rows, shown_columns)
+    if block_sizes:
+        length_chart(rows, block_sizes).savefig(folder / "lengths.png")
+        print("\nbits per byte of the first seed by context length in tokens")
+        lengths = {f"{size:,}": (f"bits_per_byte_at_{size}", ".4f") for size in block_sizes}
+        print_table(rows, {"choice": ("choice", ""), **lengths})
+    print(f"\nWritten: {folder}/comparison.csv and comparison.png")
+
+
+def check_same_text(runs: Sequence[SweepRun]) -> None:
+    """Raises UserError if two runs have the same settings of text and tokenizer, but were trained
+    on different tokens. This happens if a text file has changed between the two runs."""
+    stores: dict[str, str] = {}
+    for run in runs:
+        entry = checkpoint.read(run.last).data
+        text = json.dumps([entry["config"]["data"], entry["config"]["tokenizer"]])
+        if stores.setdefault(text, entry["store"]) != entry["store"]:
+            raise UserError(
+                f"{run.folder} was trained on another text than the runs before it: a file of the "
+                "text has changed; start a new comparison with another name="
+            )
+
+
+def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
+    """The model size, the bits per byte of each seed, and the mean over the seeds. If there are
+    several seeds, also the sample standard deviation. `runs` are the runs of one choice."""
+    bits = {run.settings["seed"]: run.summary["val_bits_per_byte"] for run in runs}
+    model = trained.load(runs[0].last).model
+    return {
+        "parameters": model.parameter_count(),
+        "cache_bytes_per_token": cache_bytes_per_token(model),
+        "bits_per_byte": statistics.mean(bits.values()),
+        **({"deviation": statistics.stdev(bits.values())} if len(bits) > 1 else {}),
+        **{f"seed_{seed}": value for seed, value in bits.items()},
+    }
+
+
+def kept(file: Path, conditions: Any, measure: Callable[[], Any]) -> Any:
+    """The result in a JSON file, if it was measured under these conditions. Otherwise, measures and
+    writes it."""
+    stored = read_json(file)
+    if not isinstance(stored, dict) or stored.get("conditions") != conditions:
+        stored = {"conditions": conditions, "result": measure()}
+        write_atomically(file, json_text(stored, indent=2))
+    return stored["result"]
+
+
+def bits_per_byte_at_lengths(
+    name: str, run: SweepRun, block_sizes: Sequence[int]
+) -> dict[str, float]:
+    """Bits per byte of a run at each of `block_sizes` that its position encoding supports."""
+
+    def measure() -> dict[str, float]:
+        loaded = trained.load(run.last, device=checkpoint.pick_device("auto"))
+        text = validation_text(loaded.corpus(), loaded.tokenizer)
+        sizes: Any = {"batch_size": EVALUATION_BATCH, "block_sizes": block_sizes}
+        found = evaluate_lengths(loaded, text, **sizes)
+        lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in found}
+        values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
+        print(f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}")
+        return {f"bits_per_byte_at_{size}": bits for size, bits in lengths.items() if bits}
+
+    return kept(run.folder / "lengths.json", list(block_sizes), measure) if block_sizes else {}
+
+
+def measure_speed(
+    runs: Mapping[str, SweepRun], folder: Path, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Milliseconds per training step, and sampled tokens per second, as medians over `rounds`
+    rounds. A training step uses one batch and no compilation. `runs` is one run of each choice.
+
+    Each round times all choices, so that a change in the machine's speed affects all choices alike.
+    """
+    device = checkpoint.pick_device("auto")
+    conditions = [list(runs), rounds, device_name(device), torch.__version__]
+
+    def measure() -> dict[str, dict[str, float]]:
+        steps: dict[str, list[float]] = {name: [] for name in runs}
+        sampling: dict[str, list[float]] = {name: [] for name in runs}
+        configs = {name: checkpoint.read(run.last).config for name, run in runs.items()}
+        for number in range(rounds):
+            print(f"timing round {number + 1} of {rounds}", flush=True)
+            for name, run in runs.items():
+                configs[name].trainer.compile = False
+                loop = bare_loop(configs[name])
+                loop.run(WARMUP_STEPS)
+                steps[name].append(loop.run(TIMED_STEPS))
+                sampling[name].append(sampling_speed(run))
+        return {
+            name: {
+                "step_ms": statistics.median(steps[name]),
+                "sampled_tokens_per_second": statistics.median(sampling[name]),
+            }
+            for name in runs
+        }
+
+    return kept(folder / "speed.json", conditions, measure) if rounds else {}
+
+
+def sampling_speed(run: SweepRun) -> float:
+    """Tokens per second when sampling one text of `block_size` tokens."""
+    loaded = trained.load(run.last, device=checkpoint.pick_device("auto"))
+    started = time.perf_counter()
+    tokens = generate_tokens(
+        loaded.model,
+        [[loaded.tokenizer.first_token()]],
+        max_new_tokens=loaded.model.block_size - 1,
+        seeds=[1],
+    )
+    return len(list(tokens)) / (time.perf_counter() - started)

@@ -1,0 +1,141 @@
+"""Answers to the requests of the page: what a model reads, writes, and does with patched heads."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import torch
+
+from headscope.analysis.head_outputs import (
+    MAX_BATCH,
+    head_outputs,
+    measure_replacements,
+    parse_head,
+    replaced_heads,
+)
+from headscope.analysis.patching import LogitDifference
+from headscope.errors import UserError
+from headscope.nn.checks import token_ids
+from headscope.nn.loss import check_finite
+from headscope.show.explore.protocol import Patch, Write
+from headscope.show.explore.reader import Reader, Switches, encode, top
+from headscope.trained.generation import check_sampling
+from headscope.trained.generation.choose_token import check_chosen, choose_tokens, uniform_numbers
+from headscope.trained.generation.texts import Text
+from headscope.trained.generation.tokens import Context
+
+
+class Explorer(Reader):
+    """Answers requests with the models that the page offers."""
+
+    def write(self, request: Write) -> Iterator[dict[str, Any]]:
+        """Yields one entry for each token that the model adds to a text. It chooses the same tokens
+        as `generate`. With `skip`, it goes on where the model has already added this number of
+        tokens. The text ends with the end-of-text token. Raises UserError if the request does not
+        fit the model."""
+        check_sampling(max_new_tokens=0, **request.options())
+        chosen = self.models.get(request.model)
+        loaded, model = chosen.loaded, chosen.loaded.model
+        every = encode(loaded, request.text, request.tokens).every
+        start = length = prompt_length(every, request)
+        for _ in every[start:]:  # as `Context` does
+            length = 1 + (length if length <= model.block_size else max(1, model.block_size // 2))
+        tokens = every[-length:]
+        switches = Switches(model, request, every[:start][-model.block_size :])
+        context = Context(model, torch.tensor([tokens], device=model.device))
+        options, writer = request.options(), Text(loaded.tokenizer, stop=())
+        stream = islice(uniform_numbers([request.seed], model.device), request.skip, None)
+        for more in reversed(range(request.max_new_tokens)):
+            # The heads are switched during each step only: between two steps, the model answers
+            # other requests.
+            with torch.no_grad(), switches.on():
+                logits = context.next_logits()
+            new = choose_tokens(logits, uniform=next(stream), **options)
+            check_chosen(new.tolist())
+            context.append(new)
+            token, probabilities = int(new), logits[0].cpu().double().softmax(dim=-1)
+            text, probability = writer.take(token), float(probabilities[token])
+            text += "" if more else writer.rest()
+            yield chosen.named(token, text=text, probability=probability)
+            if token == loaded.tokenizer.end_of_text:
+                return
+
+    @torch.no_grad()
+    def patch(self, request: Patch) -> dict[str, Any]:
+        """What the model predicts after a text, after the other text, and after the text with the
+        outputs of some heads copied from the other text. If the texts differ in their number of
+        tokens, the answer is this `problem`. Raises UserError if the request does not fit the
+        model."""
+        chosen = self.models.get(request.model)
+        loaded, model = chosen.loaded, chosen.loaded.model
+        encoded = [
+            encode(loaded, request.text, request.tokens),
+            encode(loaded, request.other, request.other_tokens),
+        ]
+        texts = [each.tokens for each in encoded]
+        shown = {
+            "tokens": [loaded.tokenizer.labels(tokens) for tokens in texts],
+            "unknown": [each.unknown for each in encoded],
+        }
+        lengths = [len(tokens) for tokens in texts]
+        if lengths[0] != lengths[1]:
+            problem = (
+                f"the texts have {lengths[0]} and {lengths[1]} tokens: change one of them until "
+                "both have the same number"
+            )
+            return {**shown, "problem": problem}
+        both = torch.tensor(texts, device=model.device)
+        with Switches(model, request, texts[0]).on():
+            before, other = model.next_logits(both).cpu().double()
+            outputs = head_outputs(model, both[1:])
+            with ExitStack() as stack:
+                for copy in request.copies:
+                    layer, head = parse_head(copy.head[:80], model)
+                    at = slice(None)
+                    if copy.position is not None:
+                        if copy.position >= lengths[0]:
+                            raise UserError(
+                                f"position={copy.position}: the texts have {lengths[0]} tokens"
+                            )
+                        at = slice(copy.position, copy.position + 1)
+                    new = outputs[layer][:, :, head]
+                    every = torch.tensor([head], device=model.device)
+                    stack.enter_context(replaced_heads(model.attentions[layer], every, new, at))
+                after = model.next_logits(both[:1])[0].cpu().double()
+            check_finite(torch.stack([before, other, after]))
+            gain = other.softmax(dim=-1) - before.softmax(dim=-1)
+            right = int(gain.argmax()) if request.right is None else request.right
+            wrong = int(gain.argmin()) if request.wrong is None else request.wrong
+            token_ids([right, wrong], model.vocab_size)
+            effects = None
+            if request.every_head:
+                _, changed = measure_replacements(
+                    model,
+                    both[:1],
+                    lambda x: LogitDifference(right, wrong)(model.unembed(x[:, -1:])),
+                    lambda layer, heads: outputs[layer][0, :, heads].transpose(0, 1)[:, None],
+                    max_batch=MAX_BATCH,
+                )
+                effects = changed.flatten().tolist()
+        cases = {"before": before, "other": other, "after": after}
+        listed = dict.fromkeys([right, wrong, *(n for each in cases.values() for n in top(each))])
+        shares = {name: each.softmax(dim=-1) for name, each in cases.items()}
+        return {
+            **shown,
+            "right": chosen.named(right),
+            "wrong": chosen.named(wrong),
+            "next": [
+                chosen.named(token, **{name: float(each[token]) for name, each in shares.items()})
+                for token in listed
+            ],
+            "difference": {name: float(each[right] - each[wrong]) for name, each in cases.items()},
+            "every_head": effects,
+        }
+
+
+def prompt_length(every: list[int], request: Write) -> int:
+    """The number of tokens before those that the model has written."""
+    if request.skip >= len(every):
+        raise UserError(f"skip={request.skip}: the text has {len(every)} tokens")
+    return len(every) - request.skip

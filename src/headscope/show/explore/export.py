@@ -1,0 +1,135 @@
+"""What the page shows, as a file to keep: a page, a table, or the Python code that computes it."""
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.analysis.page import shown_run
+from headscope.show.explore.answers import Explorer, prompt_length
+from headscope.show.explore.models import OpenModel
+from headscope.show.explore.protocol import Export, Reading
+from headscope.show.explore.reader import TOP, encode, likely
+from headscope.show.viewer.page import attention_page
+
+LISTED = 5
+"""The number of tokens after each token in a table."""
+
+Exported = tuple[str, str, str]
+"""The name of a file, its content type, and its text."""
+
+
+def export(explorer: Explorer, request: Export) -> Exported:
+    """The file that a request asks for. Raises UserError if the request does not fit the model."""
+    request = replace(request, target=explorer.read(request)["target"]["id"])
+    return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
+
+
+def described(chosen: OpenModel, request: Reading) -> str:
+    """The model and the switched heads in one line."""
+    ways = (("off", request.zero), ("mean", request.mean), ("half", request.half))
+    switched = [f"{head} {way}" for way, heads in ways for head in heads] or ["all heads on"]
+    return ", ".join([f"{chosen.title} step {chosen.loaded.step:,}", *switched])[:200]
+
+
+@torch.no_grad()
+def page(explorer: Explorer, request: Export) -> Exported:
+    """The attention viewer with this text, and with the other model or heads if there are any."""
+    runs = []
+    first = explorer.models.get(request.model)
+    for reading in filter(None, (request, request.against)):
+        given: dict[str, Any] = {"text": request.text, "tokens": request.tokens}
+        if request.tokens is not None and explorer.models.get(reading.model).labels != first.labels:
+            given = {"text": first.loaded.tokenizer.decode(request.tokens), "tokens": None}
+        reading = replace(reading, **given)
+        chosen, _, found = explorer.forward(reading)
+        switched = [*reading.zero, *reading.mean, *reading.half]
+        shown = found.snapshot(chosen.statistics, switched=switched)
+        runs.append(shown_run(described(chosen, reading), [shown], [found.loss()]))
+    return "explore.html", "text/html", attention_page(title=first.title, runs=runs)
+
+
+@torch.no_grad()
+def table(explorer: Explorer, request: Export) -> Exported:
+    """A row for each token of the text, with its loss and the most likely tokens after it."""
+    chosen, text, found = explorer.forward(request)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    listed = [f"{name}_{n}" for n in range(1, LISTED + 1) for name in ("next", "probability")]
+    writer.writerow(["position", "id", "token", "loss", *listed])
+    for position, (token, label, loss) in enumerate(
+        zip(text.tokens, found.labels, [None, *found.losses.tolist()], strict=True)
+    ):
+        logits = chosen.loaded.model.unembed(found.residual[-1, position : position + 1])[0]
+        rows = likely(chosen, logits.cpu().double(), request, ())["next"][:LISTED]
+        after = [cell for row in rows for cell in (row["label"], f"{row['probability']:.7g}")]
+        shown = "" if loss is None else f"{loss:.7g}"
+        writer.writerow([position, token, label, shown, *after])
+    return "explore.csv", "text/csv", file.getvalue()
+
+
+def code(explorer: Explorer, request: Export) -> Exported:
+    """A Python program that computes what the page shows."""
+    chosen, parts = explorer.models.get(request.model), explorer.models.parts
+    listed = [parts] if isinstance(parts, str) else parts
+    ids = encode(chosen.loaded, request.text, request.tokens).every
+
+    def switched(mean_over: str) -> str:
+        ways = (
+            (request.mean, f', by="mean", text={mean_over}'),  # first: the mean with all heads on
+            (request.zero, ""),
+            (request.half, ', by="half"'),
+        )
+        calls = [f"loaded.ablate({heads!r}{more})" for heads, more in ways if heads]
+        return ", ".join(calls) or "nullcontext()"
+
+    options = "".join(f", {name}={value!r}" for name, value in request.options().items())
+    options = f", do_sample=True{options}" if request.temperature else ""
+    start = prompt_length(ids, request)
+    count = len(ids) - start + request.max_new_tokens
+    shown = PROGRAM.format(
+        path=str(chosen.loaded.path.resolve()),
+        parts=f", parts={[str(Path(each).resolve()) for each in listed]!r}" if listed else "",
+        text=ascii(chosen.loaded.tokenizer.decode(ids)[:80]),
+        ids=ids,
+        heads=switched("tokens"),
+        heads_of_prompt=switched("prompt[-block_size:]"),
+        position=request.position,
+        target=request.target,
+        top=TOP,
+        start=start,
+        sampling=f"max_new_tokens={count}, seed={request.seed}{options}",
+    )
+    return "explore.py", "text/x-python", shown
+
+
+PROGRAM = '''"""What headscope's page showed."""
+
+from contextlib import nullcontext
+
+import headscope
+
+loaded = headscope.load({path!r}{parts})
+block_size = loaded.model.block_size
+# {text}
+ids = {ids}
+tokens, prompt = ids[-block_size:], ids[:{start}]
+# Tokens that the losses of the run do not count are left out of the loss.
+with {heads}:
+    reading = loaded.read(tokens, begun=tokens == ids)
+attention = reading.attention  # layers, heads, queries, keys
+shares = reading.attribution(position={position}, token={target})
+lens = reading.lens[:, {position}].softmax(-1)
+with {heads_of_prompt}:
+    written = loaded.generate(prompt, {sampling})
+
+print("loss", reading.loss())
+for probability, token in zip(*reading.logits[{position}].softmax(-1).topk({top})):
+    print(f"{{probability:.6f}}", *loaded.tokenizer.labels([token]))
+for part, share in shares.items():
+    print(f"{{share:+.5f}}", part)
+print(loaded.tokenizer.decode(written))
+'''

@@ -1,0 +1,152 @@
+"""The models that the page offers: the one that was asked for, another one, and the kept steps of
+their runs."""
+
+import re
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import torch
+
+import headscope
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
+from headscope.analysis.repeats import BATCH_SIZE
+from headscope.analysis.tokens import classify_vocabulary
+from headscope.errors import UserError
+from headscope.trained import TrainedModel, checkpoint
+from headscope.trained.generation import generate_tokens
+
+KEPT = re.compile(r"step_(\d+)\.safetensors")
+MAX_STEPS = 3
+"""Maximum number of kept steps in memory."""
+LARGE = 2**25
+"""A model with this many parameters writes slowly."""
+
+
+@dataclass
+class OpenModel:
+    """A model that has been loaded, and what the page shows of it whatever the text. `passes` are
+    its last forward passes, see `Explorer.forward`."""
+
+    name: str
+    title: str
+    loaded: TrainedModel
+    passes: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
+
+    @cached_property
+    def own_texts(self) -> torch.Tensor:
+        """Texts that the model has written (N, T). They stand for its training text, which may not
+        be on this machine."""
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        tokens, length = (512, 64) if model.parameter_count() < LARGE else (256, 16)
+        length = min(length, model.block_size)
+        texts = tokens // length
+        steps = generate_tokens(
+            model,
+            [[tokenizer.first_token()]] * texts,
+            max_new_tokens=length,
+            seeds=range(texts),
+            temperature=0.8,
+        )
+        return torch.tensor(list(steps)).T
+
+    @cached_property
+    def statistics(self) -> HeadStatistics:
+        """The metrics and names of all heads, as they were measured when the run ended. Otherwise
+        they are measured now, on `own_texts` and, for induction, on repeated random texts."""
+        if stored := self.loaded.stored_statistics():
+            return stored
+        model, kinds = self.loaded.model, classify_vocabulary(self.loaded.tokenizer)
+        repeats = repeat_probe(model, kinds, BATCH_SIZE)
+        source = "texts that the model wrote"
+        return measure_heads(model, self.own_texts, source=source, kinds=kinds, repeats=repeats)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The label of each token of the vocabulary."""
+        return self.loaded.tokenizer.vocabulary_labels()
+
+    def named(self, token: int, **more: Any) -> dict[str, Any]:
+        """A token of the vocabulary in an answer, and what the answer says about it."""
+        return {"id": token, "label": self.labels[token], **more}
+
+    def describe(self) -> dict[str, Any]:
+        """What the page must know before it sends a text."""
+        model = self.loaded.model
+        return {
+            "name": self.name,
+            "title": self.title,
+            "path": str(self.loaded.path),
+            "step": self.loaded.step,
+            "parameters": model.parameter_count(),
+            "layers": len(model.attentions),
+            "heads": model.attentions[0].heads,
+            "block_size": model.block_size,
+            "vocab_size": self.loaded.tokenizer.vocab_size,
+            "vocabulary": crc32("\n".join(self.labels).encode()),
+            "end_of_text": self.loaded.tokenizer.end_of_text,
+            "example": self.loaded.tokenizer.decode(self.own_texts[0, :32].tolist()),
+        }
+
+
+class Models:
+    """The models by name: `this`, `other` if there is one, and the kept steps of their runs, such
+    as `this@100`. `this` and `other` stay as they were when the page was opened, also if a run
+    saves newer weights. A kept step is loaded when it is asked for, and at most MAX_STEPS stay."""
+
+    def __init__(
+        self,
+        given: str | None,
+        other: str | None,
+        device: str,
+        parts: str | list[str] | None = None,
+    ) -> None:
+        """Loads the models that `given` and, if it is not None, `other` select, for the keys
+        `checkpoint` and `other`. `parts` is the file of the user's own parts, if there is one.
+        Raises UserError if a model cannot be loaded."""
+        self.device, self.parts = device, parts
+        self.paths: dict[str, Path] = {}
+        self.listed: list[dict[str, Any]] = []
+        self.opened: OrderedDict[str, OpenModel] = OrderedDict()
+        self._add("this", given, "checkpoint")
+        if other is not None:
+            self._add("other", other, "other")
+
+    def _add(self, name: str, given: str | None, key: str) -> None:
+        is_folder = given is not None and checkpoint.is_model_folder(Path(given))
+        path = Path(str(given)) if is_folder else checkpoint.find(given, key=key)
+        in_run = path.parent.name == "checkpoints"
+        title = (path.resolve().parent.parent if in_run else path.resolve()).name
+        self.paths[name] = path
+        self.listed.append({"name": name, "title": title})
+        opened = self.get(name)
+        _ = opened.statistics  # measures its heads now, so that the page opens at once
+        self.listed[-1]["step"] = opened.loaded.step
+        for file in sorted(path.parent.iterdir()) if in_run else []:
+            if kept := KEPT.fullmatch(file.name):
+                step = stored = int(kept[1])
+                with suppress(UserError):  # the message comes when the file is opened
+                    stored = checkpoint.read(file).step
+                if not stored == step == opened.loaded.step:
+                    kept_title = title if stored == step else f"{title} ({file.name})"
+                    self.paths[f"{name}@{step}"] = file
+                    more = {"name": f"{name}@{step}", "title": kept_title, "step": stored}
+                    self.listed.append(more)
+
+    def get(self, name: str) -> OpenModel:
+        """The model with this name. Raises UserError if it does not exist or cannot be loaded."""
+        if name not in self.paths:
+            raise UserError(f"model={name[:80]}: choose one of {', '.join(self.paths)}")
+        if name not in self.opened:
+            [title] = [each["title"] for each in self.listed if each["name"] == name]
+            loaded = headscope.load(self.paths[name], device=self.device)
+            self.opened[name] = OpenModel(name, title, loaded)
+            steps = [each for each in self.opened if "@" in each]
+            if len(steps) > MAX_STEPS:
+                del self.opened[steps[0]]
+        self.opened.move_to_end(name)
+        return self.opened[name]

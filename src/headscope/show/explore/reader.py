@@ -1,0 +1,188 @@
+"""Reads texts for the page: what a model makes of a text, with some heads switched."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
+from headscope.analysis.activations import predict
+from headscope.analysis.head_outputs import parse_head
+from headscope.analysis.page import shown_run
+from headscope.analysis.reading import Reading as TextReading
+from headscope.data.labels import visible
+from headscope.data.tokenizer import CharTokenizer
+from headscope.errors import UserError
+from headscope.nn import GPT
+from headscope.nn.checks import token_ids
+from headscope.show.explore.models import Models, OpenModel
+from headscope.show.explore.protocol import VERSION, Open, Read, Reading, Sampling
+from headscope.show.viewer.snapshot import snapshot
+from headscope.trained import TrainedModel
+from headscope.trained.generation import check_sampling
+from headscope.trained.generation.choose_token import distribution, probabilities_of
+
+TOP = 10
+"""The number of tokens that are listed after a position."""
+KEPT, KEPT_BYTES = 16, 128 * 2**20
+"""Maximum number and size of the forward passes of a model that are kept. The last one is always
+kept."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens `every` of a text, and those that a model reads: the last `block_size` of them.
+    `unknown` are the characters that the vocabulary lacks, with their places in the text. They are
+    left out."""
+
+    every: list[int]
+    tokens: list[int]
+    unknown: list[dict[str, Any]]
+
+
+def encode(loaded: TrainedModel, text: str | None, tokens: Sequence[int] | None) -> Encoded:
+    """The tokens of a text, or token ids. An empty text is a new document. Raises UserError if both
+    or neither are given, or if a token is not in the vocabulary."""
+    if (text is None) == (tokens is None):
+        raise UserError("give either a text or tokens")
+    tokenizer, unknown = loaded.tokenizer, []
+    if isinstance(tokenizer, CharTokenizer) and text is not None:
+        known = set(tokenizer.alphabet)
+        unknown = [
+            {"at": at, "character": each, "label": visible(each)}
+            for at, each in enumerate(text)
+            if each not in known
+        ]
+        text = "".join(each for each in text if each in known)
+    if text is not None:
+        tokens = tokenizer.encode_prompt(text)
+    every = token_ids(tokens or [tokenizer.first_token()], tokenizer.vocab_size)
+    return Encoded(every, every[-loaded.model.block_size :], unknown)
+
+
+class Switches:
+    """The heads that a request switches off, to their mean output on the text, or to half."""
+
+    def __init__(self, model: GPT, request: Reading, tokens: list[int]) -> None:
+        """Raises UserError if there is no such head, or if a head is named twice."""
+        self.model = model
+        self.zero, self.mean, self.half = (
+            [parse_head(name[:80], model) for name in heads]
+            for heads in (request.zero, request.mean, request.half)
+        )
+        heads = [*self.zero, *self.mean, *self.half]
+        if len(set(heads)) < len(heads):
+            raise UserError("a head is switched twice: name it once, in zero, mean or half")
+        text = torch.tensor([tokens], device=model.device)
+        self.means = mean_outputs(model, text, 1) if self.mean else None
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Inside this `with` block, the heads are switched."""
+        with ExitStack() as stack:
+            stack.enter_context(ablated_heads(self.model, self.zero))
+            stack.enter_context(ablated_heads(self.model, self.mean, self.means))
+            stack.enter_context(halved_heads(self.model, self.half))
+            yield
+
+
+class Reader:
+    """Answers requests with the models that the page offers. The last forward passes of each model
+    are kept, so that a click on another head or token needs no new one."""
+
+    def __init__(self, models: Models) -> None:
+        self.models = models
+
+    def open(self, request: Open) -> dict[str, Any]:
+        """The models that the page offers, and the description of one of them."""
+        chosen = self.models.get(request.model)
+        return {"protocol": VERSION, "models": self.models.listed, **chosen.describe()}
+
+    @torch.no_grad()
+    def read(self, request: Read) -> dict[str, Any]:
+        """What a model makes of a text, as docs/explore.md explains. Raises UserError if the
+        request does not fit the model."""
+        check_sampling(max_new_tokens=0, **request.options())
+        chosen, text, reading = self.forward(request)
+        model, position = reading.model, reading.position(request.position)
+        logits = model.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
+        following = (
+            text.tokens[position + 1] if position + 1 < len(text.tokens) else logits.argmax()
+        )
+        target = int(following) if request.target is None else request.target
+        token_ids([target, *request.also], model.vocab_size)
+        if not set(request.layers) <= set(range(len(model.blocks))):
+            raise UserError(f"layers: there is no such layer; name 0 to {len(model.blocks) - 1}")
+        switched = [*request.zero, *request.mean, *request.half]
+        header = {**reading.header(), **chosen.statistics.header(), "switched": switched}
+        predictions = predict(reading, {position: target}, count=TOP, layers=request.layers)
+        label_of = chosen.labels.__getitem__
+        found = snapshot(header, reading.weights(), predictions, label_of, request.layers)
+        written = chosen.loaded.tokenizer.decode(text.every)
+        run = shown_run("", [found], [reading.loss()])
+        return {
+            "history": run["history"],
+            "parts": {key: b64encode(part).decode() for key, part in run["parts"].items()},
+            "text": written,
+            "same": encode(chosen.loaded, written, None).every == text.every,
+            "ids": text.every,
+            "unknown": text.unknown,
+            "loss": reading.loss(),
+            "position": position,
+            "target": chosen.named(target),
+            **likely(chosen, logits, request, request.also),
+        }
+
+    def forward(self, request: Reading) -> tuple[OpenModel, Encoded, TextReading]:
+        """The model and the text of a request, and the reading with the switched heads."""
+        chosen = self.models.get(request.model)
+        text = encode(chosen.loaded, request.text, request.tokens)
+        heads = [sorted(each) for each in (request.zero, request.mean, request.half)]
+        whole, kept = len(text.tokens) == len(text.every), chosen.passes
+        key = (*text.tokens,), whole, str(heads)
+        if key in kept:
+            kept.move_to_end(key)
+            return chosen, text, kept[key]
+        with Switches(chosen.loaded.model, request, text.tokens).on():
+            reading = chosen.loaded.read(text.tokens, begun=whole)
+        if kept and not request.mean:  # the mean over a text depends on all of it
+            before = next(reversed(kept))
+            equal = takewhile(lambda pair: pair[0] == pair[1], zip(before[0], key[0], strict=False))
+            if before[1:] == key[1:]:
+                reading.known_losses = kept[before].losses[: max(0, len([*equal]) - 1)]
+        kept[key] = reading
+        while len(kept) > KEPT or (
+            len(kept) > 1 and sum(each.nbytes for each in kept.values()) > KEPT_BYTES
+        ):
+            kept.popitem(last=False)
+        return chosen, text, kept[key]
+
+
+def top(logits: Tensor) -> list[int]:
+    """The TOP most likely tokens by logits (V,)."""
+    return logits.topk(min(TOP, len(logits))).indices.tolist()
+
+
+def likely(
+    chosen: OpenModel, logits: Tensor, sampling: Sampling, also: Sequence[int]
+) -> dict[str, Any]:
+    """`next`: the most likely tokens by logits (V,) and the tokens `also`, with their probabilities
+    before and after temperature, top_k and top_p. `removed` is the probability of all tokens that
+    these remove, at this temperature, or at 1 if it is 0."""
+    sampled = distribution(logits[None], **sampling.options())[0]
+    probabilities = logits.softmax(dim=-1)
+    scaled = probabilities_of(logits, sampling.temperature or 1.0)
+    return {
+        "next": [
+            chosen.named(
+                token, probability=float(probabilities[token]), sampled=float(sampled[token])
+            )
+            for token in dict.fromkeys([*top(logits), *also])
+        ],
+        "removed": float(scaled[sampled == 0].sum()),
+    }

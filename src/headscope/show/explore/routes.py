@@ -1,0 +1,143 @@
+"""What the server of the page answers: static files, and the protocol as JSON over HTTP. One thread
+computes: the models are not made for several at once.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from headscope.errors import UserError, ran_out_of_memory
+from headscope.show.explore.answers import Explorer
+from headscope.show.explore.export import export
+from headscope.show.explore.protocol import parse_request
+from headscope.show.viewer.page import STATIC as VIEWER
+from headscope.terminal import printable
+
+STATIC = Path(__file__).with_name("static")
+MAX_BODY = 2**20
+MAX_WAITING = 64
+"""Maximum number of requests that wait for the model."""
+LEFT_SECONDS = 0.2
+"""How often a waiting request looks whether the browser has left."""
+
+Result = TypeVar("Result")
+
+
+class Refused(Exception):
+    """A request that is not answered. The status is that of HTTP."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Worker:
+    """The thread that computes, and the requests that wait for it."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "model")
+        self.waiting = 0
+
+    async def run(self, request: Request, work: Callable[[], Result]) -> Result:
+        """The result of `work`. Work that has not begun is dropped when the browser has left."""
+        if self.waiting >= MAX_WAITING:
+            raise Refused(503, "too many requests are waiting: try again")
+        self.waiting += 1
+        future = asyncio.wrap_future(self.thread.submit(work))
+        try:
+            while not future.done():
+                await asyncio.wait([future], timeout=LEFT_SECONDS)
+                if not future.done() and await request.is_disconnected():
+                    raise ClientDisconnect
+            return future.result()
+        except Exception as error:
+            if ran_out_of_memory(error):
+                raise Refused(507, "there is not enough memory: shorten the text") from None
+            raise
+        finally:
+            future.cancel()
+            self.waiting -= 1
+
+
+def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
+    """The server. With a `token`, requests to the protocol need it in the header Authorization."""
+    worker = Worker()
+    answers: dict[str, Callable[[Any], dict[str, Any]]]
+    answers = {"open": explorer.open, "read": explorer.read, "patch": explorer.patch}
+
+    async def answer(request: Request) -> Response:
+        name, asked = await parsed(request)
+        return JSONResponse(await worker.run(request, lambda: answers[name](asked)))
+
+    async def exported(request: Request) -> Response:
+        _, asked = await parsed(request)
+        name, content_type, text = await worker.run(request, lambda: export(explorer, asked))
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(text, media_type=content_type, headers=disposition)
+
+    async def write(request: Request) -> Response:
+        _, asked = await parsed(request)
+        steps = explorer.write(asked)
+        first = await worker.run(request, lambda: next(steps, None))  # an error has a status
+
+        async def events() -> AsyncIterator[str]:
+            step = first
+            try:
+                while step is not None:
+                    yield f"data: {json.dumps(step)}\n\n"
+                    step = await worker.run(request, lambda: next(steps, None))
+                yield "event: end\ndata: {}\n\n"
+            except Refused as refused:
+                yield f"event: error\ndata: {json.dumps({'error': str(refused)})}\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def parsed(request: Request) -> tuple[str, Any]:
+        if token and not secrets.compare_digest(
+            request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()
+        ):
+            raise Refused(401, "the token is missing or wrong: open the address that was printed")
+        if request.headers.get("content-type", "").partition(";")[0].lower() != "application/json":
+            raise Refused(415, "the request must be application/json")
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY:
+                raise Refused(413, f"the request has more than {MAX_BODY:,} bytes")
+        name = request.url.path.rpartition("/")[2]
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(400, "the request is not JSON") from None
+        return name, parse_request(name, data)
+
+    def failed(request: Request, error: Exception) -> Response:
+        status = {UserError: 422, ClientDisconnect: 499}.get(type(error), 500)
+        status = getattr(error, "status", getattr(error, "status_code", status))
+        bug = "this is a bug in headscope: its output has a traceback"
+        reason = bug if status == 500 else str(getattr(error, "detail", error))
+        # A message may quote a newline, or half of a surrogate pair, which UTF-8 cannot encode.
+        line = printable(reason).encode(errors="backslashreplace").decode()
+        return JSONResponse({"error": line}, status)
+
+    routes = [
+        *(Route(f"/v1/{name}", answer, methods=["POST"]) for name in answers),
+        Route("/v1/write", write, methods=["POST"]),
+        Route("/v1/export", exported, methods=["POST"]),
+        Mount("/viewer", StaticFiles(directory=VIEWER)),
+        Mount("/", StaticFiles(directory=STATIC, html=True)),
+    ]
+    errors = (Refused, UserError, ClientDisconnect, HTTPException, Exception)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))

@@ -1,0 +1,88 @@
+"""What `headscope analyze` prints about a report."""
+
+import math
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+from torch import Tensor
+
+from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.head_types import NONE
+from headscope.analysis.page import shown_tokens
+from headscope.analysis.patching import PatchingResult, PatchTexts
+from headscope.show.report.inputs import AblationResult, ReportInput
+from headscope.terminal import printable
+
+LISTED = 5  # of the most important heads
+
+
+def print_report(
+    report: ReportInput,
+    statistics: HeadStatistics,
+    ablation: AblationResult | None,
+    patching: tuple[PatchTexts, PatchingResult] | None,
+    steps: int,
+) -> None:
+    """Print the names of the heads and the most important heads, and to standard error what they
+    were measured on. `steps` is the number of training steps in the report."""
+    for name, head_type in zip(statistics.heads, statistics.types, strict=True):
+        offset = f", {head_type.label}" if head_type.offset else ""
+        print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
+    if ablation and "loss_change" in ablation.metrics:
+        print_ablation(ablation)
+    if ablation and "gradient_importance" in ablation.metrics:
+        print_gradients(ablation)
+    if patching:
+        print_patching(*patching)
+    say = partial(print, file=sys.stderr)
+    shown, tokens = shown_tokens(report.reading, steps), len(report.reading.tokens)
+    if shown < tokens:
+        say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
+    if "induction" not in statistics.metrics:
+        reason = "with this vocabulary or block_size: see docs/glossary.md"
+        say(f"Induction is not measurable {reason}")
+    say(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
+
+
+def print_ablation(result: AblationResult) -> None:
+    print(
+        "most important heads: change of the loss without the head (with all heads "
+        f"{result.loss:.4f} nats per token), and the largest induction of the others"
+    )
+    induction = result.metrics.get("other_induction")  # not measured on very short texts
+    for name, head, change in largest(result.metrics["loss_change"]):
+        error = result.metrics["loss_change_error"][head]
+        others = math.nan if induction is None else induction[head]
+        print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
+
+
+def print_gradients(result: AblationResult) -> None:
+    print(
+        "most important heads by their gradients: importance, and the estimated change of the loss "
+        "without the head (nats per token)"
+    )
+    for name, head, importance in largest(result.metrics["gradient_importance"]):
+        print(f"{name}  {importance:.4f}  {result.metrics['loss_change_estimate'][head]:+.4f}")
+    importance, change = result.correlations.values()
+    if math.isfinite(importance + change):
+        found = f"importance {importance:.2f}, estimated change {change:.2f}"
+        print(f"correlation with the measured change, over all heads: {found}")
+
+
+def print_patching(texts: PatchTexts, result: PatchingResult) -> None:
+    print(
+        f"activation patching: {printable(texts.metric_name)} is {result.clean:.4f} on the clean "
+        f"text and {result.corrupted:.4f} on the corrupted text"
+    )
+    print("denoising: heads that restore most of this difference (0: nothing, 1: all of it)")
+    print(*(f"{name}  {score:.2f}" for name, _, score in largest(result.denoising)), sep="\n")
+    print("noising: heads that leave least of this difference (1: all of it, 0: nothing)")
+    print(*(f"{name}  {-score:.2f}" for name, _, score in largest(-result.noising)), sep="\n")
+
+
+def largest(metric: Tensor) -> Iterator[tuple[str, tuple[int, int], float]]:
+    """The name, place and value of the LISTED heads with the largest values of a metric (L, H)."""
+    for number in metric.flatten().argsort(descending=True, stable=True)[:LISTED].tolist():
+        layer, head = divmod(number, metric.size(1))
+        yield f"L{layer}H{head}", (layer, head), float(metric[layer, head])

@@ -1,0 +1,241 @@
+"""Makes the tables of a report, as plain data and as CSV.
+
+Shapes: L layers, H heads per layer, N = L H, T tokens.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
+from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
+from headscope.analysis.head_statistics import HeadStatistics, visible_in
+from headscope.analysis.in_context import in_context_score
+from headscope.analysis.metrics import counted_queries, visible_keys
+from headscope.analysis.patching import PatchingResult, PatchTexts
+from headscope.analysis.reading import Reading
+from headscope.analysis.repeats import REPEAT_METRICS
+from headscope.nn import GPT
+from headscope.show.report.inputs import VALIDATION, AblationResult, ReportInput
+from headscope.show.viewer.snapshot import Predictions
+
+Rows = list[dict[str, Any]]
+PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
+LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
+
+
+def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> dict[str, str]:
+    """The tables of pairs of heads, and of the first `shown` tokens of the text, as CSV."""
+    loaded, reading = report.loaded, report.reading
+    visible = visible_in(loaded.model, reading.tokens[None])
+    visible = None if visible is None else visible[0]  # (1, T, T)
+    cut = None if visible is None else visible[:, :shown, :shown]
+    maps = reading.attention.flatten(0, 1)[:, :shown, :shown]
+    predicted = reading.predictions(reading.targets(shown))
+    described = predicted, reading.labels[:shown], loaded.tokenizer.label
+    rows = {
+        "similarity.csv": matrix_rows(statistics.similarity, statistics.heads),
+        "jensen_shannon.csv": matrix_rows(jensen_shannon(maps, cut), statistics.heads),
+        "largest_weights.csv": largest_weight_rows(reading, visible),
+        "lens.csv": lens_rows(*described),
+    }
+    if shown > 1:
+        rows["pushes.csv"] = push_rows(*described)
+    if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
+        rows["composition.csv"] = composition_rows(loaded.model)
+    return {name: csv_text(each) for name, each in rows.items()}
+
+
+def measured_on(
+    source: str, metrics: Mapping[str, Any], ablated: Mapping[str, Any]
+) -> dict[str, str]:
+    """For each metric in the table of heads, the text that it was measured on."""
+    texts = dict.fromkeys([*metrics, "uniqueness"], source) | dict.fromkeys(ablated, VALIDATION)
+    repeated = [*REPEAT_METRICS, "other_induction"]
+    special = dict.fromkeys(repeated, "repeated random texts")
+    special |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
+    return {name: special.get(name, text) for name, text in texts.items()}
+
+
+def summary(
+    report: ReportInput,
+    statistics: HeadStatistics,
+    ablation: AblationResult | None,
+    patching: tuple[PatchTexts, PatchingResult] | None,
+) -> dict[str, Any]:
+    """The content of heads.json without the table of heads."""
+    pairs = [
+        {"heads": [statistics.heads[first], statistics.heads[second]], "similarity": value}
+        for first, second, value in pairs_by_similarity(statistics.similarity)
+    ]
+    texts = measured_on(report.source, statistics.metrics, ablation.metrics if ablation else {})
+    page = "the text of attention.html"
+    content = {
+        "checkpoint": str(report.loaded.path),
+        "step": report.loaded.step,
+        "windows": len(report.windows),
+        "tokens": report.windows.size(1),
+        "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
+        "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
+        "measured_on": {
+            "similarity.csv": report.source,
+            **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv"], page),
+            "attention.html": "the beginning of `text`",
+        },
+        "diversity": float(diversity(statistics.similarity)),
+        "most_alike": pairs[:PAIRS],
+        "least_alike": pairs[::-1][:PAIRS],
+        "metrics": [
+            {"metric": name, "measured_on": text, "uniform": statistics.uniform.get(name)}
+            for name, text in texts.items()
+        ],
+    }
+    if ablation:
+        described = {name: getattr(ablation, name) for name in ("replace_by", "windows", "loss")}
+        described["correlation_with_loss_change"] = ablation.correlations
+        content["ablation"] = described
+    if patching:
+        asked, scores = patching
+        content["patching"] = {
+            "clean": asked.clean_labels,
+            "corrupted": asked.corrupted_labels,
+            "position": asked.position,
+            "metric": asked.metric_name,
+            "metric_clean": scores.clean,
+            "metric_corrupted": scores.corrupted,
+            "heads": patching_rows(scores),
+        }
+    return content
+
+
+def per_head(metrics: Mapping[str, Tensor], types: Sequence[str] = ()) -> Rows:
+    """One row per head, layer by layer, with its `types` and metrics, each a tensor (L, H)."""
+    layers, heads = next(iter(metrics.values())).shape
+    rows: Rows = []
+    for number, (layer, head) in enumerate(np.ndindex(layers, heads)):
+        names = {"type": types[number]} if types else {}
+        values = {name: float(metric[layer, head]) for name, metric in metrics.items()}
+        rows.append({"layer": layer, "head": head, **names, **values})
+    return rows
+
+
+def head_rows(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = None) -> Rows:
+    """One row per head with its metrics, also those in `more`, each a tensor (L, H)."""
+    unique = uniqueness(statistics.similarity).view_as(statistics.metrics["self"])
+    metrics = statistics.metrics | {"uniqueness": unique} | dict(more or {})
+    return per_head(metrics, [each.name for each in statistics.types])
+
+
+def with_uniform(rows: Rows, statistics: HeadStatistics) -> Rows:
+    """The rows with a column `uniform_<name>` per metric: its value for uniform attention."""
+    uniform = {f"uniform_{name}": value for name, value in statistics.uniform.items()}
+    return [{**row, **uniform} for row in rows]
+
+
+def history_rows(history: Sequence[tuple[int, HeadStatistics]]) -> Rows:
+    """The rows of the table of heads for each training step in `history`."""
+    return [
+        {"step": step, **row}
+        for step, statistics in history
+        for row in with_uniform(head_rows(statistics), statistics)
+    ]
+
+
+def matrix_rows(matrix: Tensor, names: Sequence[str]) -> Rows:
+    """The rows of a matrix (N, N), with one row per head and one column per head."""
+    pairs = zip(names, matrix.tolist(), strict=True)
+    return [{"head": name, **dict(zip(names, row, strict=True))} for name, row in pairs]
+
+
+def largest_weight_rows(reading: Reading, visible: Tensor | None = None) -> Rows:
+    """One row per head: the largest weight in its attention map, with the query and the key of this
+    weight, the first in row-major order if several are equal. A query that sees a single key counts
+    only if no query sees more, because its weight is always 1."""
+    visible = visible_keys(reading.attention, visible)
+    candidates = visible & counted_queries(visible)[..., None]
+    flat = torch.where(candidates, reading.attention, -1.0).flatten(-2)  # (L, H, T T)
+    rows = per_head({"weight": flat.amax(dim=-1)})
+    for row, place in zip(rows, flat.argmax(dim=-1).flatten().tolist(), strict=True):
+        query, key = divmod(place, len(reading.labels))
+        row |= {"query": query, "query_token": reading.labels[query]}
+        row |= {"key": key, "key_token": reading.labels[key]}
+    return rows
+
+
+def patching_rows(result: PatchingResult) -> Rows:
+    """One row per head: the scores of activation patching, and the metric that they come from."""
+    return per_head(
+        {
+            "denoising": result.denoising,
+            "noising": result.noising,
+            "denoised_metric": result.denoised,
+            "noised_metric": result.noised,
+        }
+    )
+
+
+def lens_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
+    """One row per token and layer: the most likely next token by the residual stream before this
+    layer (last row: after the last layer), the true next token, and both probabilities."""
+    rows: Rows = []
+    for token, layer in product(range(len(labels)), range(len(found.tokens))):
+        known = token + 1 < len(labels)
+        row = {
+            "position": token,
+            "token": labels[token],
+            "layer": layer,
+            "most_likely": label_of(found.tokens[layer, token, 0]),
+            "probability": float(found.probabilities[layer, token, 0]),
+            "next_token": labels[token + 1] if known else "",
+            "next_probability": float(found.target_probabilities[layer, token]) if known else "",
+        }
+        rows.append(row)
+    return rows
+
+
+def push_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
+    """One row per token and head: what the head adds to the logit of the next token, and the token
+    that it raises most."""
+    rows: Rows = []
+    layers, heads, tokens = found.target_pushes.shape
+    for token, layer, head in product(range(tokens - 1), range(layers), range(heads)):
+        row = {"position": token, "token": labels[token], "next_token": labels[token + 1]}
+        push = found.target_pushes[layer, head, token]
+        row |= {"layer": layer, "head": head, "push": float(push)}
+        if layer in found.raised:
+            raised, pushes = found.raised[layer]
+            row["raised_most"] = label_of(raised[head, token, 0])
+            row["its_push"] = float(pushes[head, token, 0])
+        rows.append(row)
+    return rows
+
+
+def composition_rows(model: GPT) -> Rows:
+    """One row per pair of a head and an earlier head: Q-, K- and V-composition, and their value for
+    random matrices."""
+    found, random = compositions(model), random_composition(model)
+    layers, heads = found["q"].shape[:2]
+    return [
+        {
+            "head": f"L{late}H{head}",
+            "earlier": f"L{early}H{other}",
+            **{kind: float(found[kind][late, head, early, other]) for kind in KINDS},
+            "random": random,
+        }
+        for late, head, early, other in product(*map(range, (layers, heads) * 2))
+        if early < late
+    ]
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

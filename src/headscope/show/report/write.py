@@ -1,0 +1,209 @@
+"""Writes the report on the heads of a checkpoint: tables, pictures and an HTML page."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from matplotlib.figure import Figure
+
+from headscope.analysis import pictures
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.head_types import Thresholds
+from headscope.analysis.metrics import colour_scales
+from headscope.analysis.page import page_of, shown_tokens
+from headscope.analysis.patching import PatchingResult, PatchTexts
+from headscope.analysis.reading import Reading
+from headscope.errors import UserError
+from headscope.files import json_text, read_json, replacing, write_atomically
+from headscope.show.report import tables
+from headscope.show.report.inputs import AblationResult, ReportInput, Track
+
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
+
+EVENTS = "events.out.tfevents.{seconds}.headscope"
+"""The name of the event file. TensorBoard sorts event files by the seconds in their names."""
+
+REPORT_FILE = re.compile(
+    r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|history"
+    r"|patching)\.csv"
+    r"|heads\.json|attention\.html"
+    r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history)\.(png|svg)"
+    r"|events\.out\.tfevents\.\d{1,20}\.headscope"
+)
+"""The names of all files that a report can contain."""
+
+
+def write_report(
+    report: ReportInput,
+    folder: Path,
+    *,
+    thresholds: Thresholds,
+    ablation: Callable[..., AblationResult] | None = None,
+    patching: tuple[PatchTexts, PatchingResult] | None = None,
+    history: Sequence["TrainedModel"] = (),
+    event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
+    track: Track = iter,
+    known: "Callable[[TrainedModel], HeadStatistics | None]" = lambda loaded: None,
+) -> tuple[HeadStatistics, AblationResult | None]:
+    """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
+
+    - `ablation` measures the effect of removing each head. It gets `track` as a keyword argument.
+    - `patching`: the effect of exchanging each head between two texts.
+    - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
+    - `known` gives the metrics of a checkpoint that were measured before, on the same windows.
+    - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
+
+    If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
+    an earlier report are replaced or removed. Returns the statistics of the heads, and the result
+    of the ablation or None. Raises UserError if a file of someone else would be overwritten.
+    """
+    loaded, reading = report.loaded, report.reading
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
+    old_files = files_of(folder)
+    result = ablation(track=track) if ablation else None
+
+    def measure(model: "TrainedModel", **options: Any) -> HeadStatistics:
+        options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
+        measured = measure_heads(model.model, report.windows, **options)
+        if before := known(model):
+            return replace(measured, metrics=measured.metrics | before.metrics, types=before.types)
+        return measured
+
+    statistics = measure(loaded, track=track)
+    by_step = {
+        each.step: (each, measure(each, uniform_metrics=statistics.uniform))
+        for each in track(history)
+    }
+    over_steps = [(step, of_step) for step, (_, of_step) in sorted(by_step.items())]
+    by_step = {loaded.step: (loaded, statistics)} | by_step
+    ablated = result.metrics if result else {}
+    shown = shown_tokens(reading, len(by_step))
+    snapshots, losses = {}, []
+    for step, (stored, of_step) in sorted(by_step.items()):
+        found, more = reading, ablated
+        if stored is not loaded:
+            found, more = stored.read(reading.tokens.tolist()), {}
+        snapshots[step] = found.snapshot(of_step, shown, more_metrics=more)
+        losses.append(found.loss(shown))
+    rows = tables.head_rows(statistics, ablated)
+    content = tables.summary(report, statistics, result, patching) | {"heads": rows}
+    texts = tables.tables_of(report, statistics, shown)
+    texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
+    texts["columns.csv"] = tables.csv_text(content["metrics"])
+    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses)
+    if over_steps:
+        texts["history.csv"] = tables.csv_text(tables.history_rows(over_steps))
+    if patching:
+        texts["patching.csv"] = tables.csv_text(tables.patching_rows(patching[1]))
+    contents = {name: text.encode() for name, text in texts.items()}
+    if event_file:
+        blobs = {step: each.blobs() for step, each in snapshots.items()}
+        contents[EVENTS.format(seconds=int(time.time()))] = event_file(blobs)
+    files = ["heads.json", *contents]
+
+    def list_files(names: Sequence[str]) -> None:
+        """Every file is listed before it is written. So the next report recognizes all files of
+        this report, even if this process is killed."""
+        listed = {"files": list(dict.fromkeys(names))}
+        write_atomically(folder / "heads.json", json_text(content | listed, indent=2))
+
+    list_files([*files, *old_files])
+    for name, data in contents.items():
+        with replacing(folder / name, size=len(data)) as stream:
+            stream.write(data)
+    for name, picture in track(pictures_of(reading, statistics, result, patching, over_steps)):
+        files += [f"{name}.png", f"{name}.svg"]
+        list_files([*files, *old_files])
+        for form in ("png", "svg"):
+            with replacing(folder / f"{name}.{form}") as stream:
+                picture.savefig(stream, format=form)
+    list_files(files)
+    for name in set(old_files) - set(files):
+        (folder / name).unlink(missing_ok=True)
+    return statistics, result
+
+
+def files_of(folder: Path) -> list[str]:
+    """The files of an earlier report in the folder, which its heads.json lists. Raises UserError if
+    another file has the name of a report file, because this report could overwrite it."""
+    content = read_json(folder / "heads.json")
+    listed = content.get("files", []) if isinstance(content, Mapping) else []
+    # The caller deletes the returned files. So accept only names of report files, in case
+    # heads.json is from another source.
+    names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
+    for file in folder.iterdir():
+        if REPORT_FILE.fullmatch(file.name) and file.name not in names:
+            raise UserError(
+                f"output_dir={folder}: {file.name} is not from an earlier report and would be "
+                "overwritten: choose another folder, or move the file away"
+            )
+    return names
+
+
+def pictures_of(
+    reading: Reading,
+    statistics: HeadStatistics,
+    ablation: AblationResult | None,
+    patching: tuple[PatchTexts, PatchingResult] | None,
+    history: Sequence[tuple[int, HeadStatistics]],
+) -> Iterator[tuple[str, Figure]]:
+    """All pictures of a report, each with its file name without extension."""
+    for layer, weights in enumerate(reading.attention):
+        picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
+        yield f"attention_layer_{layer}", picture
+    scales: Any = {"ends": colour_scales(statistics.metrics, statistics.tokens)}
+    scales["marks"] = statistics.uniform
+    yield (
+        "metrics",
+        pictures.heatmaps_of(statistics.metrics, title="Metrics of all heads", **scales),
+    )
+    texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
+    picture = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
+    yield "similarity", picture
+    if ablation:
+        yield "ablation", changes(ablation)
+    if patching:
+        yield "patching", scores(*patching)
+    if position := pictures.position_picture(reading.model.position):
+        yield "position", position
+    if history:
+        yield "history", lines(history)
+
+
+def changes(result: AblationResult) -> Figure:
+    replacement = "its mean" if result.replace_by == "mean" else "zero"
+    label = (
+        f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
+        "the head helps"
+    )
+    names = {"loss_change": "measured:", "loss_change_estimate": "estimated from gradients:"}
+    values = {text: result.metrics[name] for name, text in names.items() if name in result.metrics}
+    title = "Change of the loss without each head"
+    return pictures.changes_of_heads(values, title=title, label=label)
+
+
+def scores(texts: PatchTexts, result: PatchingResult) -> Figure:
+    place = "at all tokens"
+    if texts.position is not None:
+        labels = (each[texts.position] for each in (texts.clean_labels, texts.corrupted_labels))
+        place = f"at token {texts.position} ({' / '.join(labels)})"
+    title = (
+        f"Activation patching of heads {place}\nclean: {''.join(texts.clean_labels)}\n"
+        f"corrupted: {''.join(texts.corrupted_labels)}\n{texts.metric_name}: "
+        f"{result.clean:.3g} (clean), {result.corrupted:.3g} (corrupted)"
+    )
+    return pictures.patching_of_heads(result.denoising, result.noising, title=title)
+
+
+def lines(history: Sequence[tuple[int, HeadStatistics]]) -> Figure:
+    values = {
+        name: torch.stack([statistics.metrics[name] for _, statistics in history])
+        for name in history[0][1].metrics
+    }
+    steps = [step for step, _ in history]
+    return pictures.history(steps, values, title="Metrics of all heads during training")

@@ -1,0 +1,127 @@
+"""Reads snapshots and losses from TensorBoard's data provider.
+
+TensorBoard has two loaders of event files, and only the data provider works with both. An event
+file may come from a stranger, so the provider may raise any exception. Here it becomes `Refused`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tensorboard import plugin_util
+from tensorboard.data.provider import BlobSequenceDatum, DataProvider, RunTagFilter
+
+from headscope.errors import first_line
+from headscope.show.viewer import HEADS, MAX_STEPS, PLUGIN
+from headscope.terminal import printable
+
+MAX_PARTS = 512
+"""Maximum number of parts of a snapshot. A damaged event file may claim any number, and TensorBoard
+would create a key for each of them."""
+READ_TOGETHER = 32
+"""Number of headers that are read at the same time. For each header, the fast loader may wait up to
+45 ms, so it is faster to read many at once."""
+LOSSES = ("train/loss", "val/loss")
+LOSS_POINTS = 1000
+
+
+class Refused(Exception):
+    """A request that cannot be answered. The message is one line for the user."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(printable(message))
+        self.status = status
+
+
+class EventData:
+    """The data that TensorBoard has read from its event files. Methods raise Refused if the data
+    cannot be read or does not exist."""
+
+    def __init__(self, provider: DataProvider, environ: dict[str, Any]) -> None:
+        self.provider = provider
+        self.context = plugin_util.context(environ)
+        self.experiment = plugin_util.experiment_id(environ)
+
+    def texts(self) -> dict[str, list[str]]:
+        """The names of the texts of each run with snapshots. The newest run is first."""
+        with _readable():
+            runs = self.provider.list_runs(self.context, experiment_id=self.experiment)
+            found = self.provider.list_blob_sequences(
+                self.context, experiment_id=self.experiment, plugin_name=PLUGIN
+            )
+        started = {run.run_name: run.start_time or 0 for run in runs}
+        newest_first = sorted(found, key=lambda run: (-started.get(run, 0), run))
+        texts = {run: sorted({*found[run]} - {HEADS}) for run in newest_first}
+        return {run: names for run, names in texts.items() if names}
+
+    def snapshots(self, run: str, text: str) -> list[BlobSequenceDatum]:
+        """The snapshots of a run in the order of their steps. They contain the keys of their parts,
+        but no data."""
+        which = {
+            "experiment_id": self.experiment,
+            "plugin_name": PLUGIN,
+            "run_tag_filter": RunTagFilter(runs=[run], tags=[text]),
+        }
+        with _readable():
+            series = self.provider.list_blob_sequences(self.context, **which)
+        if text not in series.get(run, ()):
+            raise Refused(f"run {run} has no attention data of a text {text}", 404)
+        if (series[run][text].max_length or 0) > MAX_PARTS:
+            raise Refused(f"run {run}: a snapshot has more than {MAX_PARTS} parts", 422)
+        with _readable():
+            found = self.provider.read_blob_sequences(self.context, downsample=MAX_STEPS, **which)
+        return found.get(run, {}).get(text, [])
+
+    def headers(self, snapshots: Sequence[BlobSequenceDatum]) -> Iterator[bytes]:
+        """The first part of each snapshot. It is empty if it cannot be read."""
+        with ThreadPoolExecutor(READ_TOGETHER) as pool:
+            for start in range(0, len(snapshots), READ_TOGETHER):
+                yield from pool.map(self._header, snapshots[start : start + READ_TOGETHER])
+
+    def _header(self, snapshot: BlobSequenceDatum) -> bytes:
+        try:
+            return self.part(snapshot.values[0].blob_key)
+        except (IndexError, Refused):
+            return b""
+
+    def part(self, blob_key: str) -> bytes:
+        """The bytes of a part of a snapshot."""
+        with _readable():
+            part = self.provider.read_blob(self.context, blob_key=blob_key)
+        if not isinstance(part, bytes):
+            raise Refused("this part of a snapshot does not consist of bytes", 422)
+        return part
+
+    def measured(self, run: str) -> bytes:
+        """What was measured when the run ended. It is empty if there is nothing."""
+        with suppress(Refused, IndexError):
+            return self.part(self.snapshots(run, HEADS)[-1].values[0].blob_key)
+        return b""
+
+    def loss(self, run: str) -> dict[str, Any]:
+        """The curve of the training loss of a run, or of the validation loss if only that can be
+        read. Without either, the lists are empty. A loss that is not finite is None."""
+        for name in LOSSES:
+            with suppress(Refused), _readable():
+                found = self.provider.read_scalars(
+                    self.context,
+                    experiment_id=self.experiment,
+                    plugin_name="scalars",
+                    downsample=LOSS_POINTS,
+                    run_tag_filter=RunTagFilter(runs=[run], tags=[name]),
+                )
+                points = found[run][name]
+                values = [point.value if math.isfinite(point.value) else None for point in points]
+                return {"name": name, "steps": [point.step for point in points], "values": values}
+        return {"name": LOSSES[0], "steps": [], "values": []}
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises Refused if TensorBoard cannot read the data."""
+    try:
+        yield
+    except Exception as error:
+        raise Refused(f"TensorBoard cannot read the data: {first_line(error)}", 422) from error

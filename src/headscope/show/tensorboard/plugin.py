@@ -1,0 +1,148 @@
+"""The plugin: answers the requests of the tab Attention.
+
+A request that cannot be answered gets {"error": one line}, so damaged data does not become an error
+of the server.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend import http_util
+from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugin
+from werkzeug import Request, Response
+
+import headscope.show.viewer
+from headscope.show.tensorboard.event_data import READ_TOGETHER, EventData, Refused
+from headscope.show.viewer import PLUGIN
+from headscope.show.viewer.history import SHAPE, HeaderError, history, read_header, read_measured
+
+STATIC = Path(headscope.show.viewer.__file__).with_name("static")
+CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
+MAX_HEADERS_BYTES = 32 * 2**20
+"""Maximum size of all headers of a history together."""
+PART_SECONDS = 3600
+"""How long the browser may keep a part."""
+
+Application = Callable[..., Any]
+
+
+class AttentionPlugin(TBPlugin):
+    """The tab Attention: static files of the viewer, and the data that the viewer asks for."""
+
+    plugin_name = PLUGIN
+
+    def __init__(self, context: TBContext) -> None:
+        self.provider = context.data_provider
+
+    def is_active(self) -> bool:
+        """TensorBoard itself shows the tab as soon as a run has data of this plugin."""
+        return False
+
+    def frontend_metadata(self) -> FrontendMetadata:
+        return FrontendMetadata(es_module_path="/tab.js", tab_name="Attention")
+
+    def get_plugin_apps(self) -> dict[str, Application]:
+        files = [file for file in STATIC.iterdir() if file.suffix in CONTENT_TYPES]
+        return {
+            **{f"/{file.name}": _static(file) for file in files},
+            "/runs": self._application(_runs),
+            "/history": self._application(_history),
+            "/part": self._application(_part),
+        }
+
+    def _application(self, answer: Callable[[Request, EventData], Response]) -> Application:
+        @Request.application
+        def application(request: Request) -> Response:
+            try:
+                return answer(request, EventData(self.provider, request.environ))
+            except Refused as error:
+                return _json(request, {"error": str(error)}, error.status)
+
+        return application
+
+
+def _static(file: Path) -> Application:
+    # Read once: if the package is updated, a running TensorBoard does not mix two versions.
+    content, content_type = file.read_bytes(), CONTENT_TYPES[file.suffix]
+
+    @Request.application
+    def application(request: Request) -> Response:
+        return http_util.Respond(request, content, content_type)
+
+    return application
+
+
+def _runs(request: Request, data: EventData) -> Response:
+    """All runs with snapshots, the newest first. Texts of the same shape can be compared."""
+    texts = data.texts()
+    with ThreadPoolExecutor(READ_TOGETHER) as pool:
+        found = {
+            run: [pool.submit(_shape, data, run, text) for text in texts[run] if len(texts) > 1]
+            for run in texts
+        }
+    runs = [
+        {"name": run, "texts": texts[run], "shapes": [each.result() for each in found[run]]}
+        for run in texts
+    ]
+    return _json(request, {"runs": runs})
+
+
+def _shape(data: EventData, run: str, text: str) -> int | None:
+    """A number for the model's heads and the tokens in the last snapshot. None if it is damaged."""
+    try:
+        [last] = data.headers(data.snapshots(run, text)[-1:])
+        header = read_header(last)
+    except (Refused, ValueError):
+        return None
+    return zlib.crc32(json.dumps([header[name] for name in SHAPE]).encode())
+
+
+def _history(request: Request, data: EventData) -> Response:
+    """The history of one run and one text, without its damaged snapshots."""
+    run, text = _parameter(request, "run"), _parameter(request, "text")
+    headers, parts, size = [], [], 0
+    problem = "no snapshot has all its parts"
+    with ThreadPoolExecutor() as pool:  # the fast loader lets every request wait
+        loss, measured = pool.submit(data.loss, run), pool.submit(data.measured, run)
+        snapshots = data.snapshots(run, text)
+        for snapshot, header in zip(snapshots, data.headers(snapshots), strict=True):
+            try:
+                headers.append(read_header(header))
+            except HeaderError as error:
+                problem = f"step {snapshot.step}: {error}"
+                continue
+            size += len(header)
+            if size > MAX_HEADERS_BYTES:
+                limit = f"{MAX_HEADERS_BYTES:,} bytes"
+                raise Refused(f"run {run}: the headers have more than {limit}", 422)
+            # With the time, a run has other keys than an older run with the same name, whose parts
+            # the browser may still keep.
+            parts.append([f"{each.blob_key}@{snapshot.wall_time}" for each in snapshot.values[1:]])
+    of_heads = read_measured(measured.result(), headers)
+    found = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}
+    if not found["steps"]:
+        raise Refused(f"run {run}, text {text}, {problem}", 422)
+    return _json(request, found)
+
+
+def _part(request: Request, data: EventData) -> Response:
+    """The bytes of the part with a key of the history."""
+    blob_key, _, _ = _parameter(request, "key").partition("@")
+    part = data.part(blob_key)
+    return http_util.Respond(request, part, "application/octet-stream", expires=PART_SECONDS)
+
+
+def _parameter(request: Request, name: str) -> str:
+    if name not in request.args:
+        raise Refused(f"the parameter `{name}` is missing", 400)
+    return request.args[name]
+
+
+def _json(request: Request, answer: dict[str, Any], status: int = 200) -> Response:
+    # As text, because `Respond` would copy a dictionary value by value, which takes longer.
+    text = json.dumps(answer, allow_nan=False)
+    return http_util.Respond(request, text, "application/json", code=status)

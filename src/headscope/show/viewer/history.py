@@ -1,0 +1,185 @@
+"""Reads the headers of snapshots, and combines those of one run and one text into a history.
+
+A header may come from a stranger's event file. So every value is checked before it is used.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headscope.show.viewer.snapshot import FORMAT
+
+MAX_HEADER_BYTES = 8 * 2**20
+MAX_HEADS, MAX_TOKENS = 4096, 4096
+MAX_METRICS, MAX_TEXT = 100, 200
+MAX_PARTS, MAX_ARRAYS = 512, 8
+MAX_PART_BYTES = 256 * 2**20
+DTYPES = {"u1": 1, "u2": 2, "u4": 4, "f2": 2, "f4": 4}
+"""The dtypes of arrays, and the bytes of an element."""
+
+
+class HeaderError(ValueError):
+    """The data is not the header of a snapshot. The message says why."""
+
+
+def read_header(data: bytes) -> dict[str, Any]:
+    """Decode the header of a snapshot. Raises HeaderError if it is not valid."""
+    if len(data) > MAX_HEADER_BYTES:
+        raise HeaderError(f"the header has {len(data):,} bytes; the limit is {MAX_HEADER_BYTES:,}")
+    try:
+        header = json.loads(data)
+    except (ValueError, RecursionError):
+        raise HeaderError("the header is not JSON") from None
+    if not isinstance(header, dict):
+        raise HeaderError("the header is not a JSON object")
+    if header.get("format") != FORMAT:
+        raise HeaderError(
+            f"the format is {str(header.get('format'))[:20]}, and this version reads {FORMAT}"
+        )
+    layers, heads = (_count(header, name, MAX_HEADS) for name in ("layers", "heads"))
+    count = layers * heads
+    if count > MAX_HEADS:
+        raise HeaderError(f"{layers} x {heads} heads are more than {MAX_HEADS}")
+    labels = _texts(header.get("labels"), "labels")
+    if not 1 <= len(labels) <= MAX_TOKENS:
+        raise HeaderError(f"there are {len(labels)} tokens; 1 to {MAX_TOKENS} are possible")
+    return {
+        "step": _count(header, "step", 2**53, smallest=0),
+        "layers": layers,
+        "heads": heads,
+        "labels": labels,
+        "text_tokens": _count(header, "text_tokens", 2**53),
+        **_heads(header, count),
+        "uniform": {
+            name: _numbers([value], name, 1)[0]
+            for name, value in _mapping(header, "uniform").items()
+        },
+        "ends": {name: _numbers(pair, name, 2) for name, pair in _mapping(header, "ends").items()},
+        "losses": _numbers(header.get("losses"), "losses", len(labels) - 1),
+        "next": _numbers(header.get("next"), "next"),
+        "switched": _texts(header.get("switched"), "switched"),
+        "layout": _layout(header.get("parts")),
+    }
+
+
+def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The names and metrics of all heads, and the text on which they were measured."""
+    metrics = _mapping(header, "metrics")
+    return {
+        "measured_tokens": _count(header, "measured_tokens", 2**53),
+        "measured_on": _texts([header.get("measured_on")], "measured_on")[0],
+        "names": _texts(header.get("names"), "names", count),
+        **{
+            name: _numbers(header.get(name), name, count)
+            for name in ("uncertain", "scores", "ratios")
+        },
+        "metrics": {name: _numbers(each, name, count) for name, each in metrics.items()},
+    }
+
+
+def read_measured(data: bytes, headers: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Decode what was measured when a run with these headers ended: the names and metrics of all
+    heads by step. It is empty if it is not valid."""
+    if len(data) > MAX_HEADER_BYTES or not headers:
+        return {}
+    count = headers[-1]["layers"] * headers[-1]["heads"]
+    try:
+        return {int(step): _heads(each, count) for step, each in json.loads(data).items()}
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return {}
+
+
+def _layout(kinds: Any) -> list[dict[str, Any]]:
+    """The entry `parts` of a header."""
+    if not isinstance(kinds, list) or len(kinds) > MAX_ARRAYS:
+        raise HeaderError("`parts` must be a short list")
+    for kind in kinds:
+        if not isinstance(kind, dict) or kind.keys() != {"name", "count", "arrays"}:
+            raise HeaderError("`parts` must have objects with name, count and arrays")
+        _count(kind, "count", MAX_PARTS)
+        size, arrays = 0, kind["arrays"]
+        if not isinstance(arrays, list) or not 1 <= len(arrays) <= MAX_ARRAYS:
+            raise HeaderError(f"`arrays` must be a list of 1 to {MAX_ARRAYS} arrays")
+        for array in arrays:
+            if not isinstance(array, list) or len(array) != 3 or not isinstance(array[2], list):
+                raise HeaderError("an array must have a name, a dtype and a shape")
+            name, dtype, shape = array
+            _texts([kind["name"], name], "parts")
+            if not isinstance(dtype, str) or dtype not in DTYPES or len(shape) > MAX_ARRAYS:
+                raise HeaderError("an array has an unknown dtype, or too many axes")
+            if not all(type(each) is int and 0 <= each <= MAX_PART_BYTES for each in shape):
+                raise HeaderError("the shape of an array must have whole numbers")
+            size += math.prod(shape) * DTYPES[dtype]
+        if size > MAX_PART_BYTES:
+            raise HeaderError(f"a part has {size:,} bytes; the limit is {MAX_PART_BYTES:,}")
+    return kinds
+
+
+SHAPE = ("layers", "heads", "labels")
+"""The fields that are equal in two snapshots that can be compared."""
+
+PER_STEP = ("step", "names", "uncertain", "scores", "ratios", "metrics", "losses", "next", "layout")
+"""The fields of a header that may change from step to step. All others belong to the run."""
+
+
+def history(
+    headers: Sequence[Mapping[str, Any]],
+    parts: Sequence[Sequence[str | None]],
+    loss: Mapping[str, Any],
+    measured: Mapping[int, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Combine the headers of one run and one text, in the order of their steps, for the viewer.
+
+    `parts` contains the keys with which the viewer asks for the parts of each step. `loss` has a
+    `name`, and the `steps` and `values` of a curve. A snapshot of another model or text than the
+    last one is left out, and so is one without all its parts. If a step occurs twice, as in a
+    resumed run, the last one counts. `measured` has the names and metrics of `read_measured`.
+    """
+    last = headers[-1]
+    shared = {name: value for name, value in last.items() if name not in PER_STEP}
+    steps = {}
+    for header, keys in zip(headers, parts, strict=True):
+        same = all(header[name] == shared[name] for name in SHAPE)
+        if same and len(keys) == sum(kind["count"] for kind in header["layout"]):
+            more = {"parts": [*keys], "measured": (measured or {}).get(header["step"])}
+            steps[header["step"]] = {name: header[name] for name in PER_STEP} | more
+    return shared | {"steps": [steps[step] for step in sorted(steps)], "loss": dict(loss)}
+
+
+def _count(header: Mapping[str, Any], name: str, largest: int, smallest: int = 1) -> int:
+    value = header.get(name)
+    if type(value) is not int or not smallest <= value <= largest:
+        raise HeaderError(f"`{name}` must be a whole number from {smallest} to {largest}")
+    return value
+
+
+def _mapping(header: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = header.get(name)
+    if not isinstance(value, dict) or len(value) > MAX_METRICS or any(map(_too_long, value)):
+        raise HeaderError(f"`{name}` must have at most {MAX_METRICS} entries with short names")
+    return value
+
+
+def _texts(values: Any, name: str, count: int | None = None) -> list[str]:
+    if not isinstance(values, list) or (count is not None and len(values) != count):
+        raise HeaderError(f"`{name}` must be a list{f' of {count} texts' if count else ''}")
+    if not all(isinstance(value, str) and not _too_long(value) for value in values):
+        raise HeaderError(f"`{name}` must contain texts of at most {MAX_TEXT} characters")
+    return values
+
+
+def _too_long(text: str) -> bool:
+    return len(text) > MAX_TEXT
+
+
+def _numbers(values: Any, name: str, count: int | None = None) -> list[float | None]:
+    """The numbers of a list with `count` entries. None stands for a number that is not finite."""
+    if not isinstance(values, list) or count not in (None, len(values)):
+        exactly = "" if count is None else f"{count} "
+        raise HeaderError(f"`{name}` must be a list of {exactly}numbers")
+    for value in values:
+        number = type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+        if value is not None and not number:
+            raise HeaderError(f"`{name}` must contain numbers or null")
+    return values

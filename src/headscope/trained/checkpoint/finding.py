@@ -1,0 +1,106 @@
+"""Finds the checkpoint file and the device that the configuration keys of a script select."""
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.errors import UserError
+from headscope.terminal import command, printable
+from headscope.trained.checkpoint.file import SUFFIX, Stored, how_to_convert, read
+
+Check = Callable[[Stored], Any]
+Say = Callable[[str], Any]
+
+
+def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
+    """The path of the checkpoint that `given` selects: a file, or the best.safetensors of a run
+    folder, or with None that of the newest run (see `newest_run`). If best.safetensors is missing
+    or damaged, last.safetensors of the same run is used. If it is damaged, a line says so.
+
+    `key` is the configuration key of `given`, for error messages. Raises UserError if no checkpoint
+    is found.
+    """
+    path = newest_run(outputs, key) if given is None else Path(given)
+    if not path.is_dir():
+        if not path.exists():
+            raise UserError(f"{key}={path} does not exist: name a file or a run folder")
+        return path
+    best, last = (path / "checkpoints" / f"{name}{SUFFIX}" for name in ("best", "last"))
+    if best.is_file() and last.is_file():
+        return first_intact([best, last], f"{key}={path}", warn).path
+    if best.is_file() or last.is_file():
+        return best if best.is_file() else last
+    if (path / "config.json").is_file():
+        problem = f"{key}={path} is not a run, but a folder with a config.json"
+        raise UserError(f"{problem}: convert a Hugging Face model first: {how_to_convert()}")
+    raise UserError(f"{key}={path} {without_checkpoint(path)}; name another run or a file")
+
+
+def first_intact(files: Iterable[Path], name: str, say: Say, check: Check = bool) -> Stored:
+    """The first of the checkpoints `files` that is not damaged and passes `check`. Says which did
+    not. Raises UserError, which begins with `name`, if none does."""
+    problems: list[str] = []
+    for file in files:
+        try:
+            stored = read(file)
+            stored.weights()
+            check(stored)
+        except UserError as error:
+            problems.append(str(error))
+        else:
+            for problem in problems:
+                say(f"{problem}; using {file} instead, of step {stored.step:,}")
+            return stored
+    raise UserError(f"{name}: {'; '.join(problems)}")
+
+
+def warn(line: str) -> None:
+    print(printable(line), file=sys.stderr)
+
+
+def newest_run(outputs: Path, key: str) -> Path:
+    """The run that `outputs/latest` names, or without this file, and with a line that says so, the
+    run with the newest checkpoint. Raises UserError if there is none."""
+    latest = outputs / "latest"
+    if latest.is_file():
+        name = latest.read_text(encoding="utf-8", errors="replace").strip()
+        if name and (outputs / name).is_dir():
+            return outputs / name
+        raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
+    saved = [*outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}")]  # best and last
+    if not saved:
+        advice = f"train one with {command('train')}, or give {key}="
+        raise UserError(f"there is no run in {outputs}/ yet: {advice}")
+    path = max(saved, key=lambda file: file.stat().st_mtime).parents[1]
+    line = f"{latest} does not exist: using the newest run, {path} (or give {key}=)"
+    warn(line)
+    return path
+
+
+def without_checkpoint(folder: Path) -> str:
+    """Why the run folder `folder` has no checkpoint, for a message."""
+    if not folder.is_dir():
+        return "is a file: give its run folder" if folder.exists() else "does not exist"
+    return f"has no checkpoints/best{SUFFIX}: it is not a run, or it has not saved a checkpoint yet"
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether `path` is a folder with a config.json, as transformers writes it."""
+    return path.is_dir() and (path / "config.json").exists()
+
+
+def pick_device(name: str) -> torch.device:
+    """The device with this name: `cpu`, `cuda`, `mps`, or for `auto` the first of `cuda`, `mps` and
+    `cpu` that is available. Raises UserError if this machine does not have the device."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kinds = [*(kind for kind in found if found[kind]), "cpu"]
+    with suppress(RuntimeError):
+        device = torch.device(kinds[0] if name == "auto" else name)
+        if device.type in kinds:
+            return device
+    choices = f"choose one of auto, {', '.join(kinds)}"
+    raise UserError(f"device={name} is not available on this machine: {choices}")

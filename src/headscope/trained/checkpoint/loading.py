@@ -1,0 +1,88 @@
+"""Builds the tokenizer and the model of a checkpoint file. The file of a stranger cannot run code:
+it can only name parts of headscope."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headscope.config.parts import Part, build_part
+from headscope.data.tokenizer import Tokenizer
+from headscope.data.tokenizer_state import tokenizer_from_state
+from headscope.errors import UserError
+from headscope.nn import GPT
+from headscope.trained.checkpoint.building import build_model_for
+from headscope.trained.checkpoint.file import Stored
+
+
+def stored_tokenizer(stored: Stored) -> Tokenizer:
+    """The tokenizer of a checkpoint. Raises UserError if it is damaged or may not be named."""
+    return tokenizer_from_state(stored.data["tokenizer"], own_tokenizer(stored))
+
+
+def own_tokenizer(stored: Stored) -> type | None:
+    """The class of a checkpoint's tokenizer, if it is not headscope's."""
+    part = stored.config.tokenizer
+    if part is None or stored.data["tokenizer"].get("kind") != "own":
+        return None
+    made = build_part(part, "tokenizer")
+    return made.func if isinstance(made.func, type) else None
+
+
+class WithoutInitialization(TorchFunctionMode):
+    """Inside the `with` block, no random initial weights are drawn: the weights of a new model are
+    arbitrary, and all must then be read from a file. This saves most of the time to load one."""
+
+    RANDOM: tuple[Any, ...] = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_)
+    RANDOM += (nn.init.uniform_, nn.init.kaiming_uniform_)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in self.RANDOM:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
+    """The model with these weights. Raises UserError if they do not fit."""
+    check_sizes(config, tokenizer, weights)
+    with WithoutInitialization():
+        model = build_model_for(config, tokenizer)
+    load_weights(model, weights)
+    return model
+
+
+def check_sizes(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
+    """Raises UserError if `weights` are of another size, before such a large model is built."""
+    layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
+    shape = tuple(weights["embedding.weight"].shape) if "embedding.weight" in weights else ()
+    own = (config.layers, (tokenizer.vocab_size, config.embed_dim))
+    if (layers, shape) != own:
+        found = f"{layers} layers and an embedding of {shape}"
+        raise UserError(f"the weights have {found}, but the model {own[0]} layers and {own[1]}")
+
+
+def load_weights(model: GPT, weights: Mapping[str, Tensor]) -> None:
+    """Loads a state dict into `model`. Raises UserError if the names, shapes or ties of the weights
+    are not those of the model."""
+    both = [weights[name] for name in ("head.weight", "embedding.weight") if name in weights]
+    tied = model.head.weight is model.embedding.weight
+    if tied and len(both) == 2 and not torch.equal(*both):
+        raise UserError("embedding and output head differ, but model.tied_head=true ties them")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = " ".join(str(error).splitlines()[-1].split())[:300]
+        raise UserError(f"the weights are those of another model: {problem}") from error
+
+
+def sources(part: Part | None, group: str) -> list[str]:
+    """One line for each file, folder or dataset that a part of a checkpoint names."""
+    return [
+        f"Reading {group}.{key}={value}, as the checkpoint says"
+        for key in ("path", "name")
+        if (value := (part or Part()).get(key)) is not None
+    ]

@@ -1,0 +1,137 @@
+"""Generates tokens for several texts at once. Each step adds one token to every text.
+
+Shapes: B number of texts, T tokens, V vocab_size.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from headscope.data.machine import machine_memory
+from headscope.errors import UserError
+from headscope.nn import GPT, Cache, cache_bytes_per_token, make_cache
+from headscope.nn.checks import token_ids
+from headscope.trained.checkpoint.building import in_gib
+from headscope.trained.generation.choose_token import (
+    check_chosen,
+    check_sampling,
+    choose_tokens,
+    uniform_numbers,
+)
+
+DecodeStep = Callable[[Tensor, Cache], Tensor]
+"""A function with the arguments and the result of `GPT.next_logits`: it takes tokens and a cache,
+and returns the logits of the next tokens."""
+
+
+class Context:
+    """The tokens (B, T) of B texts of equal length. Each step adds one token to every text.
+
+    When T exceeds `block_size`, only the last `block_size // 2` tokens are kept, and the model
+    processes them again. With `cached`, a key-value cache is used, and most steps process only the
+    new token. These steps use `decode_one`, by default `model.next_logits`. The logits are the same
+    with and without the cache.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        tokens: Tensor,
+        *,
+        cached: bool = True,
+        decode_one: DecodeStep | None = None,
+    ) -> None:
+        self.model = model
+        self.decode_one = decode_one or model.next_logits
+        self.parts = [tokens]
+        self.length = tokens.size(1)
+        self.cache = make_cache(model, len(tokens)) if cached else None
+
+    def next_logits(self) -> Tensor:
+        """Logits (B, V) of the next token of each text."""
+        if self.length > self.model.block_size:
+            self.length = max(1, self.model.block_size // 2)
+            self.parts = [torch.cat(self.parts, dim=1)[:, -self.length :]]
+            if self.cache is not None:
+                self.cache.length = 0
+        if self.cache is None:
+            return self.model.next_logits(torch.cat(self.parts, dim=1))
+        read = self.decode_one if self.cache.length else self.model.next_logits
+        return read(self.parts[-1], self.cache)
+
+    def append(self, tokens: Tensor) -> None:
+        """Appends one token to each text. `tokens` has the shape (B,)."""
+        self.parts.append(tokens[:, None])
+        self.length += 1
+
+
+@torch.no_grad()
+def generate_tokens(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    seeds: Sequence[int],
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    cached: bool = True,
+    decode_one: DecodeStep | None = None,
+) -> Iterator[list[int]]:
+    """Yields lists with one new token for each of `prompts`.
+
+    Each text depends only on its own prompt and seed, not on the other texts. `choose_tokens`
+    describes differences between devices. Prompts of equal length are processed as one batch.
+    `Context` explains `cached`, `decode_one` and what happens to texts longer than `block_size`.
+
+    Raises UserError when a prompt is empty, when a token of a prompt is not in the vocabulary, when
+    a setting is out of range, or when logits are not finite.
+    """
+    check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
+    by_length: dict[int, list[int]] = {}
+    prompts = [token_ids(prompt, model.vocab_size) for prompt in prompts]
+    for number, prompt in enumerate(prompts):
+        if not prompt:
+            raise UserError("the prompt must have at least one token, such as end_of_text")
+        by_length.setdefault(len(prompt), []).append(number)
+    contexts = [
+        Context(
+            model,
+            torch.tensor([prompts[number] for number in numbers], device=model.device),
+            cached=cached,
+            decode_one=decode_one,
+        )
+        for numbers in by_length.values()
+    ]
+    streams = [
+        uniform_numbers([seeds[number] for number in numbers], model.device)
+        for numbers in by_length.values()
+    ]
+    for _ in range(max_new_tokens):
+        new_tokens = [0] * len(prompts)
+        for numbers, context, stream in zip(by_length.values(), contexts, streams, strict=True):
+            tokens = choose_tokens(
+                context.next_logits(),
+                uniform=next(stream),
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+            )
+            for number, token in zip(numbers, tokens.tolist(), strict=True):
+                new_tokens[number] = token
+            context.append(tokens)
+        check_chosen(new_tokens)
+        yield new_tokens
+
+
+def check_samples(model: GPT, count: int) -> None:
+    """Raises UserError if `count` texts cannot be sampled together, because their keys, values and
+    probabilities do not fit into this machine's memory."""
+    vocab_size = model.embedding.num_embeddings
+    needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
+    if needed > machine_memory():
+        raise UserError(
+            f"num_samples={count} needs {in_gib(needed)}, but this machine has "
+            f"{in_gib(machine_memory())} of memory: lower num_samples"
+        )

@@ -1,0 +1,470 @@
+"""Every number that the page shows equals one that other functions compute from the model."""
+
+import base64
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from checkpoint_files import copy_at_step
+from conversion.models import CHOICES, saved
+from refusals import refused
+from viewer_data import decoded
+
+from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.data.tokenizer import char
+from headscope.show.explore.answers import Explorer
+from headscope.show.explore.export import export
+from headscope.show.explore.models import MAX_STEPS, Models
+from headscope.show.explore.protocol import parse_request
+from headscope.show.report.inputs import measure_ablation
+from headscope.show.report.tables import head_rows, lens_rows, push_rows
+from headscope.trained.evaluation import ValidationText, evaluate
+from headscope.trained.generation.choose_token import choose_tokens, distribution
+
+TEXT, OTHER = "We the p", "We the q"  # as long as block_size
+SWITCHES = {"zero": ["L0H0"], "mean": ["L1H0"]}
+ROUNDED = 1e-4  # for numbers with 5 significant digits
+
+
+@pytest.fixture(scope="module")
+def explorers(tmp_path_factory):
+    """Opens the models of a page by their words, once."""
+    found = {}
+
+    def opened(words, tokenizer=None):
+        if words not in found:
+            folder = tmp_path_factory.mktemp("run") / "checkpoints"
+            folder.mkdir()
+            saved(folder, words, tokenizer)
+            found[words] = Explorer(Models(str(folder.parent), None, "cpu"))
+        return found[words]
+
+    return opened
+
+
+@pytest.fixture(params=CHOICES, ids=lambda words: words.replace("model", ""))
+def explorer(request, explorers):
+    return explorers(request.param)
+
+
+@pytest.fixture
+def default(explorers):
+    return explorers("model.tied_head=true")
+
+
+def ask(explorer, name, **request):
+    """The answer, as the page gets it: from JSON to JSON."""
+    found = getattr(explorer, name)(parse_request(name, json.loads(json.dumps(request))))
+    return json.loads(json.dumps(list(found) if name == "write" else found, allow_nan=False))
+
+
+def loaded_of(explorer):
+    return explorer.models.get("this").loaded
+
+
+def close(found, expected, tolerance=1e-5):
+    expected = torch.as_tensor(expected).double()
+    found = torch.as_tensor(found, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def shown(answer):
+    """The arrays of the snapshot in an answer, by kind. Those of a layer may be None."""
+    [step] = answer["history"]["steps"]
+    packed = [answer["parts"].get(key) for key in step["parts"]]
+    return decoded({"parts": step["layout"]}, [each and base64.b64decode(each) for each in packed])
+
+
+def assert_equal_to_direct(answer, loaded, position):
+    """The answer about TEXT equals what the functions of `loaded` say."""
+    tokens, logits, reading = loaded.tokens(TEXT), loaded.logits(TEXT), loaded.read(TEXT)
+    history, parts = answer["history"], shown(answer)
+    [step] = history["steps"]
+    assert answer["ids"] == tokens
+    assert history["labels"] == loaded.tokenizer.labels(tokens)
+    losses = F.cross_entropy(logits[:-1], torch.tensor(tokens[1:]), reduction="none")
+    close(step["losses"], losses, ROUNDED)
+    close(answer["loss"], losses.mean())
+    probabilities = logits[position].softmax(-1)
+    close([each["probability"] for each in answer["next"]], probabilities.topk(10).values)
+    for each in answer["next"]:
+        close(each["probability"], probabilities[each["id"]])
+    target = answer["target"]["id"]
+    [named], [lens] = parts["labels"], parts["lens"]
+    labels = np.array(json.loads(named["text"].tobytes()))
+    assert lens["positions"] == [answer["position"]] == [range(len(tokens))[position]]
+    assert labels[lens["targets"]] == [answer["target"]["label"]]
+    assert lens["follows"] == [[*tokens, None][answer["position"] + 1] == target]
+    likely = reading.lens[:, position].softmax(-1)
+    close(lens["probabilities"][:, 0], likely.topk(10).values)
+    close(lens["target_probabilities"][:, 0], likely[:, target])
+    close(step["next"], likely[-1, target, None], ROUNDED)
+    every = reading.writes("L1H0", position, count=loaded.model.vocab_size).raised
+    pushes = dict(every)
+    raised = parts["raised"][1]
+    close(raised["pushes"][0, 0], [pushes[label] for label in labels[raised["tokens"][0, 0]]])
+    assert (np.diff(raised["pushes"]) <= 0).all()
+    label = answer["target"]["label"]
+    if label != "∅" and sum(name == label for name, _ in every) == 1:
+        close(lens["target_pushes"][1, 0], [pushes[label]])
+    rows, columns = np.tril_indices(len(tokens))
+    for found, weights in zip(parts["weights"], reading.attention, strict=True):
+        if found:
+            close(found["exact"], weights[:, rows, columns])
+
+
+def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
+    loaded = loaded_of(explorer)
+    for position in (2, -1):
+        answer = ask(explorer, "read", text=TEXT, position=position, layers=[0, 1])
+        assert all(shown(answer)["weights"])
+        following = (
+            loaded.tokens(TEXT)[3] if position == 2 else int(loaded.logits(TEXT)[-1].argmax())
+        )
+        assert answer["target"]["id"] == following
+        assert_equal_to_direct(answer, loaded, position)
+
+
+def test_a_report_says_the_same(explorer):
+    """Its tables of predictions, and the metrics and names of heads."""
+    loaded = loaded_of(explorer)
+    reading, statistics = loaded.read(TEXT), explorer.models.get("this").statistics
+    found, label_of = reading.predictions(), loaded.tokenizer.label
+    lens, pushes = (rows(found, reading.labels, label_of) for rows in (lens_rows, push_rows))
+    for position in range(7):
+        answer = ask(explorer, "read", text=TEXT, position=position, layers=[0, 1])
+        parts = shown(answer)
+        names, of_lens = json.loads(parts["labels"][0]["text"].tobytes()), parts["lens"][0]
+        for layer, row in enumerate(row for row in lens if row["position"] == position):
+            assert names[of_lens["tokens"][layer, 0, 0]] == row["most_likely"]
+            close(of_lens["probabilities"][layer, 0, 0], row["probability"])
+            close(of_lens["target_probabilities"][layer, 0], row["next_probability"])
+        for row in (row for row in pushes if row["position"] == position):
+            head = row["layer"], row["head"]
+            close(of_lens["target_pushes"][*head, 0], row["push"])
+            raised = parts["raised"][row["layer"]]
+            assert names[raised["tokens"][row["head"], 0, 0]] == row["raised_most"]
+            close(raised["pushes"][row["head"], 0, 0], row["its_push"])
+    [step] = answer["history"]["steps"]
+    for number, row in enumerate(head_rows(statistics)):
+        label = statistics.types[number].label
+        assert (step["names"][number], row["type"]) == (label, statistics.types[number].name)
+        for name, values in step["metrics"].items():
+            close(torch.nan if values[number] is None else values[number], row[name], 1e-4)
+
+
+def test_switched_heads_are_those_of_ablate(explorer):
+    loaded = loaded_of(explorer)
+    answer = ask(explorer, "read", text=TEXT, layers=[1], **SWITCHES)
+    assert answer["history"]["switched"] == ["L0H0", "L1H0"]
+    for name in ("weights", "raised"):
+        assert [each is not None for each in shown(answer)[name]] == [False, True]
+    assert answer["loss"] != ask(explorer, "read", text=TEXT)["loss"]
+    with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
+        assert_equal_to_direct(answer, loaded, -1)
+    written = ask(explorer, "write", text="We", max_new_tokens=5, temperature=0, **SWITCHES)
+    with loaded.ablate(["L1H0"], by="mean", text="We"), loaded.ablate(["L0H0"]):
+        expected = loaded.generate(loaded.tokens("We"), max_new_tokens=5)[2:]
+    assert [each["id"] for each in written] == expected
+
+
+@pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
+def test_the_losses_of_a_text_that_changes_are_those_of_the_whole_text(explorers, switches):
+    """Those of its unchanged beginning are not computed again, except with a mean over the text."""
+    typed = ["W", "We th", "We the p", "We", "Wx the", "Wx thep", "e"]
+    explorer, fresh = explorers("model=gpt2"), explorers("model=gpt2 ")
+    explorer.models.get("this").passes.clear()
+    for text in typed:
+        fresh.models.get("this").passes.clear()
+        first, whole = (ask(each, "read", text=text, **switches) for each in (explorer, fresh))
+        losses = [each["history"]["steps"][0]["losses"] for each in (first, whole)]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+        assert first["loss"] == pytest.approx(whole["loss"], abs=1e-4)
+    known = [each.known_losses.numel() for each in explorer.models.get("this").passes.values()]
+    assert any(known) == ("mean" not in switches)
+
+
+def test_half_is_half_of_the_output(default):
+    loaded = loaded_of(default)
+    attention = loaded.model.attentions[1]
+    answer = ask(default, "read", text=TEXT, half=["L1H2"])
+    with torch.no_grad():
+        columns = attention.out_proj.weight[:, 2 * attention.head_dim : 3 * attention.head_dim]
+        columns *= 0.5
+        halved = loaded.logits(TEXT)
+        columns *= 2
+    close([each["probability"] for each in answer["next"]], halved[-1].softmax(-1).topk(10).values)
+
+
+@pytest.mark.parametrize("prompt", ["We the", "We the people of the"])  # block_size is 8
+def test_what_is_written_is_what_generate_writes(default, prompt):
+    loaded = loaded_of(default)
+    options = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "seed": 3}
+    written = ask(default, "write", text=prompt, max_new_tokens=20, **options)
+    tokens = loaded.tokens(prompt)
+    assert tokens + [each["id"] for each in written] == loaded.generate(
+        tokens, max_new_tokens=20, do_sample=True, **options
+    )
+    text = loaded.generate(prompt, max_new_tokens=20, do_sample=True, **options)
+    assert text == prompt + "".join(each["text"] for each in written)
+    first = loaded.logits(tokens[-(8 if len(tokens) <= 8 else 4) :])[-1].softmax(-1)[
+        written[0]["id"]
+    ]
+    close(written[0]["probability"], first)
+
+
+def test_writing_goes_on_where_it_ended(default):
+    written = ask(default, "write", text="W", max_new_tokens=30, seed=3)  # block_size is 8
+    for done in range(1, 30):
+        tokens = [ord("W"), *(each["id"] for each in written[:done])]
+        [one] = ask(default, "write", tokens=tokens, max_new_tokens=1, seed=3, skip=done)
+        assert one["id"] == written[done]["id"]
+
+
+def test_another_request_between_two_steps_sees_no_switched_heads(default):
+    def asked():
+        return parse_request("write", {"text": "We", "zero": ["L0H0"], "max_new_tokens": 3})
+
+    plain = ask(default, "read", text=TEXT)["next"]
+    alone = list(default.write(asked()))
+    steps, between = default.write(asked()), []
+    for _ in range(3):
+        between.append(next(steps))
+        default.models.get("this").passes.clear()
+        assert ask(default, "read", text=TEXT)["next"] == plain
+    assert between == alone
+
+
+@pytest.mark.parametrize("options", [
+    {"temperature": 0.5}, {"temperature": 1.5, "top_k": 3}, {"top_p": 0.6}, {"temperature": 0},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
+], ids=str)  # fmt: skip
+def test_what_is_sampled_has_the_shown_probability(default, options):
+    answer = ask(default, "read", text=TEXT, also=list(range(257)), **options)
+    logits = loaded_of(default).logits(TEXT)[-1:]
+    shown = torch.zeros(257, dtype=torch.float64)
+    for each in answer["next"]:
+        shown[each["id"]] = each["sampled"]
+    close(shown.sum(), 1.0)
+    points = torch.linspace(0, 1 - 1e-9, 4001, dtype=torch.float64)
+    chosen = choose_tokens(logits.expand(len(points), -1), uniform=points, **options)
+    drawn = torch.bincount(chosen, minlength=257) / len(points)
+    torch.testing.assert_close(drawn.double(), shown, atol=1e-3, rtol=0)
+    scaled = (logits[0].double() / (options.get("temperature") or 1)).softmax(-1)
+    close(answer["removed"], scaled[shown == 0].sum())
+    assert torch.equal(distribution(logits, **options)[0] > 0, shown > 0)
+
+
+def test_a_patched_head_is_that_of_activation_patching(explorer):
+    loaded = loaded_of(explorer)
+    texts = [torch.tensor(loaded.tokens(text)) for text in (OTHER, TEXT)]
+    right, wrong = 65, 97
+    for position in (None, 7):
+        found = patch_heads(loaded.model, *texts, LogitDifference(right, wrong), position=position)
+        copies = [{"head": "L0H0", "position": position}]
+        asked = {"text": TEXT, "other": OTHER, "right": right, "wrong": wrong}
+        answer = ask(explorer, "patch", copies=copies, every_head=position is None, **asked)
+        close(answer["difference"]["before"], found.corrupted)
+        close(answer["difference"]["other"], found.clean)
+        close(answer["difference"]["after"], found.denoised[0, 0])
+        if position is None:
+            close(answer["every_head"], found.denoised.flatten())
+    for name, text in (("before", TEXT), ("other", OTHER)):
+        expected = loaded.logits(text)[-1].softmax(-1)
+        for each in answer["next"]:
+            close(each[name], expected[each["id"]])
+
+
+def test_a_text_that_does_not_fit_is_shown_as_such(default, explorers):
+    answer = ask(default, "patch", text="We", other="You")
+    assert "2 and 3 tokens" in answer["problem"]
+    assert [len(tokens) for tokens in answer["tokens"]] == [2, 3]
+    answer = ask(default, "read", text="0123456789")
+    assert answer["ids"] == list(b"0123456789")
+    assert answer["history"]["labels"] == list("23456789")
+    assert answer["text"] == "0123456789"
+    letters = explorers("model.layers=2", char(["We the people"]))
+    answer = ask(letters, "read", text="Wé\u200de")
+    assert answer["unknown"] == [
+        {"at": 1, "character": "é", "label": "é"},
+        {"at": 2, "character": "\u200d", "label": "U+200D"},
+    ]
+    assert answer["text"] == "We"
+    assert ask(letters, "patch", text="We", other="W☃e")["unknown"][1][0]["at"] == 1
+    tokenizer = loaded_of(letters).tokenizer
+    tokens = [*tokenizer.encode_prompt("We"), tokenizer.end_of_text, 0]
+    assert not ask(letters, "read", tokens=tokens)["same"]
+    assert ask(letters, "read", tokens=tokens[:2])["same"]
+    empty = ask(letters, "read", text="")
+    assert empty["ids"] == [tokenizer.end_of_text]
+    assert empty["loss"] is None
+
+
+def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
+    for name, request, *words in [
+        ("read", {}, "text"),
+        ("read", {"text": "a", "tokens": [1]}, "text"),
+        ("read", {"tokens": [257]}, "257"),
+        ("read", {"text": "a", "position": 1}, "position=1"),
+        ("read", {"text": "a", "zero": ["L2H0"]}, "L2H0", "L1H3"),
+        ("read", {"text": "a", "zero": ["L1H0"], "mean": ["L1H0"]}, "twice"),
+        ("read", {"text": "a", "layers": [2]}, "layers", "0 to 1"),
+        ("read", {"text": "a", "temperature": -1}, "temperature=-1"),
+        ("read", {"text": "a", "top_p": 0}, "top_p=0"),
+        ("read", {"text": "\ud800"}, "UTF-8"),
+        ("read", {"text": "a" * 100_001}, "100,000"),
+        ("read", {"text": "a", "model": "no"}, "model=no", "this"),
+        ("read", {"text": "a", "colour": 1}, "colour"),
+        ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
+        ("patch", {"text": "a", "other": "b", "copies": [{"head": "L0H0", "position": 1}]}, "=1"),
+        ("read", {"tokens": [1], "zero": ["L0H0"] * 5_001}, "zero", "5,000"),
+        ("read", {"tokens": [1], "also": [1] * 501}, "also", "500"),
+        ("write", {"text": "ab", "skip": 2}, "skip=2", "2 tokens"),
+        ("read", [], "object"),
+    ]:  # fmt: skip
+        with refused(*words):
+            found = getattr(default, name)(parse_request(name, request))
+            list(found)
+
+
+def test_the_last_forward_passes_are_kept_and_no_more(default):
+    passes = default.models.get("this").passes
+    for number in range(40):
+        ask(default, "read", tokens=[number])
+    assert len(passes) == 16
+    before = passes.copy()
+    ask(default, "read", tokens=[39], position=0, layers=[0])
+    assert passes.keys() == before.keys()
+
+
+def test_kept_steps_and_another_model_are_offered(tmp_path, explorers):
+    for name in ("one", "two"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        saved(tmp_path / name / "checkpoints", "model.layers=2")
+    kept = tmp_path / "one" / "checkpoints"
+    copy_at_step(kept / "best.safetensors", kept / "step_000010.safetensors", 10)
+    explorer = Explorer(Models(str(tmp_path / "one"), str(tmp_path / "two"), "cpu"))
+    offered = ask(explorer, "open", model="this")["models"]
+    assert [each["name"] for each in offered] == ["this", "this@10", "other"]
+    assert [each["title"] for each in offered] == ["one", "one", "two"]
+    for each in offered:
+        assert ask(explorer, "read", text=TEXT, model=each["name"])["loss"] > 0
+
+
+@pytest.mark.parametrize(("number", "stored"), [(100, 300), (300, 100)])
+def test_a_kept_step_whose_file_holds_another_step_is_shown_with_a_note(tmp_path, number, stored):
+    kept = tmp_path / "one" / "checkpoints"
+    saved(kept, "model.layers=2")  # at step 7
+    copy_at_step(kept / "best.safetensors", kept / f"step_{number:06}.safetensors", stored)
+    (kept / "step_000999.safetensors").write_bytes(b"damaged")
+    explorer = Explorer(Models(str(tmp_path / "one"), None, "cpu"))
+    listed = {each["name"]: each for each in ask(explorer, "open", model="this")["models"]}
+    noted, about = listed[f"this@{number}"], ask(explorer, "open", model=f"this@{number}")
+    assert f"step_{number:06}.safetensors" in noted["title"]
+    assert (noted["title"], noted["step"]) == (about["title"], about["step"])
+    assert about["step"] == stored
+    with refused("step_000999.safetensors"):
+        ask(explorer, "open", model="this@999")
+
+
+def test_a_run_that_saves_newer_weights_does_not_change_what_is_shown(tmp_path):
+    kept = tmp_path / "checkpoints"
+    kept.mkdir()
+    saved(kept, "model.layers=2")
+    best = (kept / "best.safetensors").read_bytes()
+    for step in range(10, 60, 10):
+        (kept / f"step_{step:06}.safetensors").write_bytes(best)
+    explorer = Explorer(Models(str(tmp_path), None, "cpu"))
+    before = ask(explorer, "read", text=TEXT)
+    saved(kept, "model.layers=1")
+    for step in range(10, 60, 10):
+        ask(explorer, "read", text=TEXT, model=f"this@{step}")
+    assert len(explorer.models.opened) == 1 + MAX_STEPS
+    explorer.models.get("this").passes.clear()
+    assert ask(explorer, "read", text=TEXT) == before
+
+
+def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    saved(tmp_path / "checkpoints", "model.layers=2")
+    explorer = Explorer(Models(str(tmp_path), None, "cpu"))
+    with torch.no_grad():
+        loaded_of(explorer).model.embedding.weight[65] *= 1e38
+    texts = {"text": "aA", "other": "Aa"}
+    for name, request in (("read", {"text": "aA"}), ("write", {"text": "aA"}), ("patch", texts)):
+        with refused("not finite"):
+            ask(explorer, name, **request)
+    with refused("not finite"):
+        loaded_of(explorer).generate("aA")
+
+
+def test_a_logit_of_minus_infinity_is_a_mistake_of_the_user(tmp_path):
+    """All weights are finite. Sampling gives such a token the probability 0."""
+    saved(tmp_path / "checkpoints", "model.tied_head=false")
+    explorer = Explorer(Models(str(tmp_path), None, "cpu"))
+    loaded, tokens = loaded_of(explorer), torch.tensor([[97, 98, 99, 65]])
+    with torch.no_grad():
+        x = loaded.model.norm(loaded.model.hidden(tokens))[0, 2]
+        loaded.model.head.weight[65] = -3e38 * x.sign()
+    assert loaded.logits("abc")[2, 65] == -torch.inf
+    assert ask(explorer, "write", text="abc", temperature=0, max_new_tokens=1)
+    text = ValidationText(tokens[0].numpy(), loaded.tokenizer.byte_lengths())
+    for call in (
+        lambda: ask(explorer, "read", text="abc"),
+        lambda: ask(explorer, "patch", text="abc", other="abc"),
+        lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
+        lambda: evaluate(loaded.model, text, batch_size=1),
+        lambda: measure_ablation(loaded, text, "zero", windows=1, length=3),
+        lambda: loaded.read("abc").predictions(),
+    ):
+        with refused("not finite"):
+            call()
+
+
+# ---- Files to keep -------------------------------------------------------------------------------
+
+
+def exported(explorer, format, **request):
+    request = {"text": TEXT, "format": format, **SWITCHES, "half": ["L1H2"], **request}
+    return export(explorer, parse_request("export", request))
+
+
+def test_the_program_prints_what_the_page_shows(default, tmp_path):
+    name, _, text = exported(default, "python", target=65, position=-2, max_new_tokens=8, seed=4)
+    (tmp_path / name).write_text(text, "utf-8")
+    said = subprocess.run([sys.executable, tmp_path / name], stdout=subprocess.PIPE, check=True)
+    lines = said.stdout.decode().splitlines()
+    answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"], position=-2, target=65)
+    close(float(lines[0].split()[1]), answer["loss"])
+    for line, each in zip(lines[1:11], answer["next"], strict=True):
+        close(float(line.split()[0]), each["probability"], 2e-6)
+    loaded = loaded_of(default)
+    ablate = loaded.ablate
+    with ablate(["L1H0"], by="mean", text=TEXT), ablate(["L0H0"]), ablate(["L1H2"], by="half"):
+        shares = loaded.read(TEXT).attribution(-2, 65)
+    for line, (part, share) in zip(lines[11:], shares.items(), strict=False):
+        assert line.split(" ", 1)[1] == part
+        close(float(line.split(" ", 1)[0]), share, 2e-5)
+    sampling = {"temperature": 1.0, "max_new_tokens": 8, "seed": 4}
+    written = ask(default, "write", text=TEXT, **SWITCHES, half=["L1H2"], **sampling)
+    ids = [*answer["ids"], *(each["id"] for each in written)]
+    expected = loaded.tokenizer.decode(ids)
+    assert said.stdout.decode().endswith(f"\n{expected}\n")
+
+
+def test_the_table_has_the_losses_and_the_likely_tokens(default):
+    _, _, text = exported(default, "csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"])
+    assert [row["token"] for row in rows] == answer["history"]["labels"]
+    losses = answer["history"]["steps"][0]["losses"]
+    close([float(row["loss"]) for row in rows[1:]], losses, ROUNDED)
+    for number, each in enumerate(answer["next"][:5], start=1):
+        assert rows[-1][f"next_{number}"] == each["label"]
+        close(float(rows[-1][f"probability_{number}"]), each["probability"])

@@ -1,0 +1,375 @@
+"""The laws of snapshots: how exact the stored weights are, how large a snapshot can be, and that
+the page decodes what Python encodes."""
+
+import base64
+import json
+import shutil
+import subprocess
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from viewer_data import arrays_of, causal, decoded, predictions, snapshot
+
+from headscope.errors import UserError
+from headscope.show.viewer import snapshot as module
+from headscope.show.viewer.history import DTYPES, read_header
+from headscope.show.viewer.page import STATIC
+from headscope.show.viewer.snapshot import (
+    LABEL_CHARACTERS,
+    THUMBNAIL,
+    Predictions,
+    Snapshot,
+    compact_json,
+    json_numbers,
+    max_bytes,
+    shares,
+    tokens_within,
+)
+
+GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text("utf-8"))
+"""The input of a small snapshot, its header, its parts, and the numbers in them. Only a new format
+may change this file: put the output of `golden` in it."""
+
+
+def weights_of(kind: str, tokens: int = 70) -> np.ndarray:
+    """Weights (2, 3, T, T) of six heads of one kind."""
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(2, 3, tokens, tokens))
+    sink = 9.5 * (np.arange(tokens) == 0)  # gives the first token about 0.99
+    kinds = {
+        "soft": scores,
+        "sharp": 20 * scores,
+        "sink": np.where(sink > 0, sink, scores),
+        "strong sink": scores + 3 * sink,
+        "uniform": 0 * scores,
+        "incompressible": np.log(random.random(scores.shape) + 1e-9),
+    }
+    if kind == "bf16":  # rows do not sum to one, and are normalized
+        return (weights_of("soft", tokens).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    return causal(np.exp(kinds[kind])).astype(np.float32)
+
+
+def made(weights: np.ndarray, labels: Sequence[str] = (), **changes: Any) -> Snapshot:
+    return snapshot(weights, labels or ["a"] * weights.shape[-1], step=7, **changes)
+
+
+def read(found: Snapshot) -> dict[str, Any]:
+    """The arrays by kind, part and name. The header must be valid."""
+    read_header(found.blobs()[0])
+    return decoded(found.header, found.parts)
+
+
+def weights_in(part: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The weights and the shares (H, T, T) in a part, as the docstring of `layer_arrays` says."""
+    rest, peak, codes = (part[name].astype(np.float64) for name in ("rest", "peak", "codes"))
+    heads, tokens = rest.shape
+    queries, keys = (1 + each for each in np.tril_indices(tokens - 1))
+    others = np.zeros((heads, tokens, tokens))
+    others[:, queries, keys] = codes / 255 * peak[:, queries]
+    weights, rest = others.copy(), rest[..., None]
+    weights[..., 0] = 1 - rest[..., 0]
+    return weights, np.divide(others, rest, out=np.zeros_like(others), where=rest > 0)
+
+
+@pytest.mark.parametrize("kind", ["soft", "sharp", "sink", "strong sink", "uniform", "bf16"])
+def test_weights_and_shares_are_exact_enough(kind):
+    weights = weights_of(kind)
+    assert kind != "sink" or weights[..., 20:, 0].mean() > 0.98
+    sums = weights.sum(axis=-1, keepdims=True)
+    assert (np.abs(sums - 1).max() > 1e-3) == (kind == "bf16")
+    coded, exact = (read(made(weights, exact=each))["weights"] for each in (None, [1]))
+    weights /= sums
+    for layer, part in zip(weights, coded, strict=True):
+        found, found_shares = weights_in(part)
+        assert np.abs(found - layer).max() <= 0.002
+        without = layer.astype(np.float64)
+        without[..., 0] = 0
+        total = without.sum(axis=-1, keepdims=True)
+        expected = np.divide(without, total, out=np.zeros_like(without), where=total > 0)
+        assert np.abs(found_shares - expected).max() <= 0.01
+        assert np.abs(shares(layer) - expected).max() <= 1e-4
+    assert exact[0] is None  # the layer was left out
+    for head, row in zip(weights[1], exact[1]["exact"], strict=True):
+        np.testing.assert_array_equal(head[np.tri(70, dtype=bool)], row)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 9, THUMBNAIL, 25, 70])
+def test_a_thumbnail_shows_the_largest_weight_of_each_cell(tokens):
+    weights = weights_of("sharp", tokens)
+    side = min(tokens, THUMBNAIL)
+    [thumbnails] = read(made(weights))["thumbnails"]
+    edges = [tokens * cell // side for cell in range(side + 1)]
+    for half, whole in zip(thumbnails["maps"] / 255, (weights, shares(weights)), strict=True):
+        assert half.shape == (2, 3, side, side)
+        for row in range(side):
+            for column in range(side):
+                cell = whole[..., edges[row] : edges[row + 1], edges[column] : edges[column + 1]]
+                assert np.abs(half[..., row, column] - cell.max(axis=(-2, -1))).max() <= 0.002
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "vocabulary"),
+    [("soft", 1, 3), ("soft", 200, 300), ("uniform", 30, 7), ("incompressible", 150, 70_000)],
+)
+def test_no_snapshot_is_larger_than_its_limit(kind, tokens, vocabulary):
+    many = {f"figure_{number}": [0.12345] * 6 for number in range(20)}
+    labels = [f"{number:x}é" for number in range(vocabulary)]
+    found = made(
+        weights_of(kind, tokens),
+        labels=["\U0001f600" * 100] * tokens,
+        predictions=predictions(2, 3, tokens, vocabulary, listed=min(5, vocabulary)),
+        vocabulary=labels,
+        losses=[1.2346e-5] * (tokens - 1),
+        metrics=many,
+        uniform=dict.fromkeys(many, 0.12345),
+        ends=dict.fromkeys(many, (0.0, 12345.0)),
+        names=["previous-token"] * 6,
+    )
+    sizes = {"layers": 2, "heads": 3}
+    limit = max_bytes(
+        **sizes,
+        tokens=tokens,
+        vocab_size=vocabulary,
+        label_bytes=len(compact_json(labels).encode()),
+    )
+    assert sum(map(len, found.blobs())) <= limit
+    for less in (0, 1):
+        within = tokens_within(limit - less, **sizes, tokens=tokens + 50, vocabulary=labels)
+        assert within == tokens - less
+    if kind == "incompressible":
+        raw = 6 * (8 * tokens + tokens * (tokens - 1) // 2)
+        assert sum(map(len, filter(None, found.parts[1:3]))) > 0.9 * raw
+
+
+def test_labels_are_visible_and_cut_and_numbers_that_json_cannot_hold_are_null():
+    found = predictions(2, 3, 4, 9)
+    found.target_probabilities[-1] = [np.nan, np.inf, 1 / 3, 1e-9]
+    labels = ["\n", "a" * 100, "\x07", "<b>"]
+    header = made(
+        weights_of("soft", 4), labels=labels, predictions=found, vocabulary="ab" * 9
+    ).header
+    assert header["next"] == [None, None, 0.33333, 1e-9]
+    assert json_numbers([-np.inf, 12345678, 0.0]) == [None, 12346000, 0.0]
+    assert header["labels"][::2] == ["⏎", "U+0007"]
+    assert len(header["labels"][1]) == LABEL_CHARACTERS
+    assert header["labels"][3] == "<b>"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        made(weights_of("soft", 4), scores=[np.nan] * 6).blobs()
+
+
+def test_what_is_no_causal_attention_is_refused():
+    weights = weights_of("soft", 5)
+    for changed, problem in (
+        (weights[..., :-1], "shape"),
+        (weights.transpose(0, 1, 3, 2), "future"),
+        (weights * np.nan, "from 0 to 1"),
+        (weights * 0.5, "sum to one"),
+        (weights_of("soft", 3), "5 labels"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            module.snapshot({"labels": ["a"] * 5}, changed)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "layers", "exact"),
+    [(7, [0, 1], None), (70_000, [0, 1], None), (7, [], None), (7, [1], [1]), (7, [], [])],
+)
+def test_predictions_are_read_back_as_their_format_says(vocabulary, layers, exact):
+    labels = ["a" * 60, *(f"t{number}" for number in range(vocabulary - 1))]
+    whole = predictions(2, 3, 9, vocabulary)
+    given = replace(whole, raised={layer: whole.raised[layer] for layer in layers})
+    found = made(weights_of("soft", 9), predictions=given, vocabulary=labels, exact=exact)
+    parts = read(found)
+    raised = parts.get("raised", [None, None])
+    assert [kind for kind, each in parts.items() if any(each)] == [*parts]  # no kind without parts
+    assert len(parts["thumbnails"]) == len(parts["labels"]) == len(parts["lens"]) == 1
+    assert [part is not None for part in raised] == [layer in layers for layer in (0, 1)]
+    [names] = (json.loads(part["text"].tobytes()) for part in parts["labels"])
+    assert sorted({*names}) == sorted(names)
+    shown = np.array(["a" * (LABEL_CHARACTERS - 1) + "…", *labels[1:]])
+
+    def assert_equal(part, tokens, **numbers):
+        for name, expected in tokens.items():
+            np.testing.assert_array_equal(np.array(names)[part[name]], shown[expected])
+        for name, expected in numbers.items():
+            expected = expected.astype(np.float16 if exact is None else np.float32)
+            np.testing.assert_array_equal(part[name], expected, strict=True)
+
+    [lens] = parts["lens"]
+    numbers = ("probabilities", "target_probabilities", "target_pushes")
+    tokens = {"targets": given.targets, "tokens": given.tokens}
+    assert_equal(lens, tokens, **{name: getattr(given, name) for name in numbers})
+    assert lens["positions"].tolist() == [*range(9)]
+    assert lens["follows"].tolist() == [1] * 8 + [0]
+    for layer, (tokens, pushes) in given.raised.items():
+        assert_equal(raised[layer], {"tokens": tokens}, pushes=pushes)
+    expected = given.target_probabilities[-1].tolist()
+    assert found.header["next"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_more_labels_than_16_bits_can_count_have_indices_of_32_bits():
+    heads, tokens = 200, 70
+    given = predictions(1, heads, tokens, 20)
+    first = np.arange(2 * tokens * 5).reshape(2, tokens, 5)
+    second = first.max() + 1 + np.arange(heads * tokens * 5).reshape(heads, tokens, 5)
+    raised = {0: (second, np.zeros(second.shape, np.float32))}
+    given = replace(given, tokens=first, raised=raised)
+    labels = [f"{number:x}" for number in range(second.max() + 1)]
+    weights = weights_of("soft", tokens)[:1, :1].repeat(heads, axis=1)
+    parts = read(made(weights, predictions=given, vocabulary=labels))
+    assert json.loads(parts["labels"][0]["text"].tobytes()) == labels
+    for kind, expected in (("lens", first), ("raised", second)):
+        np.testing.assert_array_equal(parts[kind][0]["tokens"], expected.astype("<u4"), strict=True)
+
+
+# ---- The golden file, and the decoder of the page -----------------------------------------------
+
+
+def golden(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of the golden file, from its input."""
+    found = {
+        name: np.array(value, "<f4" if "prob" in name or "push" in name else "<i8")
+        for name, value in given["predictions"].items()
+    }
+    raised = zip(found.pop("raised_tokens"), found.pop("raised_pushes"), strict=True)
+    made = module.snapshot(
+        given["header"],
+        np.array(given["weights"], "<f4"),
+        Predictions(**found, raised=dict(enumerate(raised))),
+        given["vocabulary"].__getitem__,
+    )
+    return {
+        "given": given,
+        "header": json.loads(made.blobs()[0]),
+        "parts": [base64.b64encode(part).decode() for part in made.blobs()[1:]],
+        "arrays": lists_of(decoded(made.header, made.parts)),
+    }
+
+
+def lists_of(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        kind: [part and {name: array.tolist() for name, array in part.items()} for part in parts]
+        for kind, parts in arrays.items()
+    }
+
+
+def bytes_of(parts: Sequence[str]) -> list[bytes]:
+    return [base64.b64decode(part) for part in parts]
+
+
+def test_an_old_snapshot_is_written_and_read_as_before():
+    found = golden(GOLDEN["given"])
+    found["parts"], expected = (
+        [*map(zlib.decompress, bytes_of(each["parts"]))] for each in (found, GOLDEN)
+    )
+    assert found == GOLDEN | {"parts": expected}
+    read_header(compact_json(GOLDEN["header"]).encode())
+    assert lists_of(decoded(GOLDEN["header"], bytes_of(GOLDEN["parts"]))) == GOLDEN["arrays"]
+
+
+DECODE = """
+import { readFileSync } from "node:fs";
+import { inflateSync } from "node:zlib";
+import { decode } from "./store.js";
+const { kinds, parts } = JSON.parse(readFileSync(0, "utf-8"));
+const decoded = ({ name, count, arrays }) => [name, parts.splice(0, count).map((part) => part
+  && Object.entries(decode(new Uint8Array(inflateSync(Buffer.from(part, "base64"))), arrays)).map(
+    ([name, { shape, data }]) =>
+      [name, shape, Buffer.from(Float64Array.from(data).buffer).toString("base64")]))];
+process.stdout.write(JSON.stringify(kinds.map(decoded)));
+"""
+"""Prints all arrays of a snapshot as float64, which has all numbers of the other types."""
+
+
+@pytest.fixture(scope="module")
+def decode(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """`decoded` of viewer_data, by the code of the page."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node on PATH")
+    folder = tmp_path_factory.mktemp("modules") / "static"
+    shutil.copytree(STATIC, folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "decode.js").write_text(DECODE)
+
+    def decode(header: Mapping[str, Any], parts: Sequence[bytes | None]) -> dict[str, Any]:
+        sent = [part and base64.b64encode(part).decode() for part in parts]
+        text = json.dumps({"kinds": header["parts"], "parts": sent}).encode()
+        command = [node, str(folder / "decode.js")]
+        answer = json.loads(subprocess.run(command, input=text, stdout=-1, check=True).stdout)
+        return {
+            kind: [
+                part
+                and {
+                    name: np.frombuffer(base64.b64decode(data), "<f8").reshape(shape)
+                    for name, shape, data in part
+                }
+                for part in found
+            ]
+            for kind, found in answer
+        }
+
+    return decode
+
+
+def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    assert [*found] == [*expected]
+    for kind, parts in expected.items():
+        for part, wanted in zip(found[kind], parts, strict=True):
+            assert (part and [*part]) == (wanted and [*wanted])
+            for name in wanted or ():
+                with np.errstate(invalid="ignore"):  # signaling NaN
+                    expected = wanted[name].astype("<f8")
+                np.testing.assert_array_equal(part[name], expected, strict=True)
+
+
+@pytest.mark.slow
+def test_the_page_decodes_the_golden_file(decode):
+    found = decode(GOLDEN["header"], bytes_of(GOLDEN["parts"]))
+    assert lists_of(found) == GOLDEN["arrays"]
+
+
+SIZES = st.integers(1, 3)
+LAYERS = st.sets(st.integers(0, 2))
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(SIZES, SIZES, st.integers(1, 30), st.integers(1, 20), LAYERS, st.none() | LAYERS, st.data())
+def test_the_page_decodes_what_python_encodes(
+    decode, layers, heads, tokens, vocabulary, raised, exact, data
+):
+    """Weights in codes or exact, with or without predictions, at all positions or only some."""
+    weights = causal(np.random.default_rng(tokens).random((layers, heads, tokens, tokens)) + 1e-6)
+    found = predictions(layers, heads, tokens, vocabulary, listed=min(5, vocabulary))
+    found = replace(found, raised={n: each for n, each in found.raised.items() if n in raised})
+    made = snapshot(
+        weights,
+        ["a"] * tokens,
+        0,
+        predictions=data.draw(st.sampled_from([found, None])),
+        vocabulary=[f"é{number}" for number in range(vocabulary)],
+        exact=exact and sorted(exact),
+    )
+    assert_same(decode(made.header, made.parts), decoded(made.header, made.parts))
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from([*DTYPES]), st.lists(st.integers(0, 4), max_size=4))))
+def test_the_page_decodes_every_dtype_and_shape(decode, arrays):
+    """One array may begin in the middle of a word of the array before it."""
+    described = [[f"x{number}", *each] for number, each in enumerate([*arrays, ("f2", [2**16])])]
+    sizes = [DTYPES[dtype] * int(np.prod(shape)) for _, dtype, shape in described]
+    random = np.random.default_rng(0).bytes(sum(sizes[:-1]))
+    every_half = np.arange(2**16, dtype="<u2").tobytes()
+    header = {"parts": [{"name": "x", "count": 1, "arrays": described}]}
+    parts = [zlib.compress(random + every_half)]
+    assert_same(decode(header, parts), {"x": [arrays_of(random + every_half, described)]})

@@ -1,0 +1,247 @@
+"""Tests of scripts/sample.py: several texts in one batch, precisions, and compiled steps."""
+
+import copy
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import configuration, content, save
+from choices import EACH, every_part
+from small_gpt import gpt, some_tokens, variant
+from torch import Tensor
+
+import headscope
+from headscope.nn import GPT, Alibi, Cache, Rotary, make_cache
+from headscope.nn.precision import LARGE, Int8Linear, RowLinear, faster_precision, in_precision
+from headscope.seeds import mixed_seed
+from headscope.trained.generation import (
+    DecodeStep,
+    compile_decoding,
+    compiled,
+    generate_text,
+)
+from headscope.trained.generation.compiled import OneToken, export, inputs
+
+PROMPT = "My fellow"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    saved, _ = content(configuration())
+    for name, weight in saved["tensors"].items():  # makes some tokens much more likely
+        saved["tensors"][name] = 6 * weight
+    save(saved, tmp_path / "some.safetensors")
+    return f"checkpoint={tmp_path / 'some.safetensors'}"
+
+
+def test_samples_of_one_batch_equal_samples_generated_one_by_one(script, checkpoint):
+    """Also if they end at different lengths."""
+    words = ["sample", checkpoint, f"prompt={PROMPT}", "max_new_tokens=40", "top_p=null"]
+    words += ['stop=["e","the"]']
+    several = script(*words, "num_samples=8", "seed=5")
+    assert several.code == 0, several.err
+    loaded = headscope.load(checkpoint.partition("=")[2])
+    generate = partial(generate_text, loaded.model, loaded.tokenizer, PROMPT)
+    options = {"max_new_tokens": 40, "temperature": 0.8, "stop": ["e", "the"]}
+    seeds = [mixed_seed(5, number) for number in range(8)]
+    alone = [f"{PROMPT}{''.join(generate(seed=seed, **options))}\n" for seed in seeds]
+    assert several.out == "".join(alone)
+    assert len({len(text) for text in alone}) > 2
+    assert script(*words, "seed=5").out == alone[0]
+    places = [several.err.index(f"sample {number} of 8") for number in range(1, 9)]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_precision_changes_probabilities_slightly_and_not_the_given_model(
+    script, checkpoint, precision
+):
+    model, tokens = headscope.load(checkpoint.partition("=")[2]).model, torch.arange(8)[None]
+    before, exact = copy.deepcopy(model.state_dict()), model(tokens).log_softmax(-1)
+    made = in_precision(model, precision)
+    apart = (exact - made(tokens).float().log_softmax(-1)).abs().max()
+    assert apart < 0.1 * exact.abs().max()
+    assert (made is model) == (apart == 0) == (precision == "fp32")
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)  # dtypes too
+    assert torch.equal(model(tokens).log_softmax(-1), exact)
+    said = script("sample", checkpoint, "max_new_tokens=5", f"precision={precision}")
+    assert said.code == 0, said.err
+
+
+def test_an_unknown_precision_is_rejected(script, checkpoint):
+    for name, known in (
+        ("sample", "fp32, bf16, int8"),
+        ("evaluate", "fp32, bf16-mixed, bf16, int8"),
+    ):
+        said = script(name, checkpoint, "precision=fp4")
+        assert said.code == 1
+        assert f"precision=fp4 must be one of auto, {known}\n" in said.err
+
+
+def test_the_bf16_product_of_one_row_equals_the_product_of_many_rows():
+    model = in_precision(gpt(), "bf16")
+    for part in model.modules():
+        if isinstance(part, torch.nn.Linear):
+            assert type(part) is RowLinear
+            x = torch.randn(1, 1, part.in_features).bfloat16()
+            rows = torch.nn.functional.linear(x.expand(1, 3, -1), part.weight, part.bias)
+            torch.testing.assert_close(part(x), rows[:, :1])
+
+
+def test_auto_precision_is_bf16_for_large_models_if_the_device_supports_bf16(monkeypatch):
+    large = torch.nn.Embedding(4, LARGE // 4, device="meta")
+    small = torch.nn.Embedding(4, LARGE // 4 - 1, device="meta")
+    for here in (True, False):
+        monkeypatch.setattr("headscope.nn.precision.supports_bf16", lambda device, here=here: here)
+        assert faster_precision(large) == ("bf16" if here else "fp32")
+        assert faster_precision(small) == "fp32"
+
+
+TEXTS = some_tokens()
+
+
+def cache_of_three(model: GPT, batch: int) -> Cache:
+    """A key-value cache that contains the first three tokens of `TEXTS`."""
+    cache = make_cache(model, batch)
+    model.next_logits(TEXTS[:batch, :3], cache)
+    return cache
+
+
+def read_others(read: DecodeStep, cache: Cache) -> Tensor:
+    """The logits of `read` after each of the tokens 3 to 9, which are read one by one."""
+    batch = len(cache.tokens)
+    tokens = (TEXTS[:batch, number : number + 1].clone() for number in range(3, 10))
+    return torch.stack([read(token, cache) for token in tokens])
+
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize(("batch", "position", "layers"), [(1, Rotary, 2), (2, Alibi, 1)])
+def test_the_compiled_step_gives_the_logits_of_next_logits(batch, position, layers):
+    model = gpt(position=position, ngrams=3, layers=layers)
+    plain = read_others(model.next_logits, cache_of_three(model, batch))
+    read = compile_decoding(model, batch=batch)
+    other = 3 - batch  # for this number of texts, `read` is not compiled
+    expected = read_others(model.next_logits, cache_of_three(model, other))
+    torch.testing.assert_close(read_others(read, cache_of_three(model, other)), expected)
+    cache = cache_of_three(model, batch)
+    model.blocks = None  # from here on, only the compiled step works
+    torch.testing.assert_close(read_others(read, cache), plain, **CLOSE)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(precision):
+    exact = gpt(layers=1)
+    model = in_precision(exact, precision)
+    expected = read_others(exact.next_logits, cache_of_three(exact, 1))
+    plain, lower = (
+        (read_others(read, cache_of_three(model, 1)).float() - expected).abs().max()
+        for read in (model.next_logits, compile_decoding(model))
+    )
+    assert 0 < lower < 2 * plain
+
+
+@torch.no_grad()
+@every_part
+def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits(pair):
+    end_of_text = int(TEXTS[0, 5]) if EACH.index(pair) % 2 else None
+    model = gpt(**variant(pair), end_of_text=end_of_text)
+    first = max(2, model.ngrams)
+    step = export(OneToken(model), make_cache(model, 1), first=first).module()
+    cache = cache_of_three(model, 1)
+    for number in range(3, 10):
+        given = [part.clone() for part in inputs(TEXTS[:1, : number + 1], cache)]
+        expected = model.next_logits(TEXTS[:1, number : number + 1], cache)
+        if number >= first:
+            torch.testing.assert_close(step(*given), expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_the_exported_int8_step_works_for_several_texts():
+    exact = gpt()
+    model = in_precision(exact, "int8")
+    step = export(OneToken(model), make_cache(model, 2), first=2).module()
+    cache = cache_of_three(exact, 2)
+    made = step(*(part.clone() for part in inputs(TEXTS[:2, :4], cache)))
+    expected = exact.next_logits(TEXTS[:2, 3:4], cache)
+    assert 0 < (made - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_nothing_is_compiled_for_a_very_short_context():
+    model = gpt(block_size=3)
+    assert compile_decoding(model) == model.next_logits
+
+
+@pytest.mark.slow
+def test_compile_does_not_change_the_output_of_the_script(script, checkpoint):
+    words = [checkpoint, "num_samples=2", "max_new_tokens=12", "temperature=0"]
+    plain, fast = (script("sample", *words, *more) for more in ([], ["compile=true"]))
+    assert fast.code == 0, fast.err
+    assert fast.out == plain.out
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits():
+    torch._dynamo.reset()
+    model = gpt(position=Rotary, ngrams=3, layers=1)
+    step = compiled.compile_at_call(OneToken(model), make_cache(model, 2), first=3)
+    frames = torch._dynamo.utils.counters["frames"]["ok"]
+
+    def read(token: Tensor, cache: Cache) -> Tensor:
+        logits = step(inputs(cache.append(token), cache))
+        cache.length += 1
+        return logits
+
+    torch.testing.assert_close(
+        read_others(read, cache_of_three(model, 2)),
+        read_others(model.next_logits, cache_of_three(model, 2)),
+        **CLOSE,
+    )
+    assert torch._dynamo.utils.counters["frames"]["ok"] == frames > 0  # nothing is compiled again
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_explicit_product_of_one_row_equals_the_product_of_many_rows(dtype, bias):
+    for width in [3, 3 * compiled.PARTS, 3 * compiled.PARTS + 5]:
+        torch.manual_seed(0)
+        part = torch.nn.Linear(24, width, bias=bias).to(dtype)
+        row = torch.randn(1, 1, 24, dtype=dtype)
+        with compiled.ExplicitProducts():
+            made = part(row)
+        assert made.dtype == dtype
+        # Outside a compiled step, every product is rounded to bf16 before the sum.
+        apart = {"rtol": 0.016, "atol": 0.01} if dtype == torch.bfloat16 else CLOSE
+        torch.testing.assert_close(made, part(row.expand(1, 3, 24))[:, :1], **apart)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_rounding_error_of_int8_is_at_most_half_a_step_of_the_row(bias):
+    torch.manual_seed(0)
+    exact = torch.nn.Linear(24, 7, bias=bias)
+    with torch.no_grad():
+        exact.weight[0] *= 100  # each row has its own scale
+        exact.weight[1] = 0
+    made = Int8Linear(exact)
+    apart = (made.weight * made.scale[:, None] - exact.weight).abs()
+    assert (apart <= exact.weight.abs().amax(dim=1, keepdim=True) / 127 / 2 + 1e-6).all()
+    x = torch.randn(20, 3, 24)
+    error = (made(x) - exact(x)).norm(dim=(0, 1))
+    assert (error <= 0.05 * exact(x).norm(dim=(0, 1))).all()
+
+
+def test_a_failed_compilation_raises_an_error_with_the_reason(monkeypatch):
+    def fail(*given, **options):
+        raise RuntimeError("no kernel\nand more")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
+    _, model = content(configuration())
+    with pytest.raises(ValueError, match=r"compile=true: .* \(no kernel\)"):
+        compile_decoding(model)
