@@ -107,7 +107,7 @@ training/module.py
 - counted = targets[targets != IGNORED]
 + counted = batch[1]
 > data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
-evaluation.py
+trained/evaluation.py
 # evaluation counts all tokens
 - targets = counted_targets(inputs, targets, text.answers)
 + targets = counted_targets(inputs, targets, None)
