@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from headscope.analysis.activations import Activations, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
+from headscope.analysis.deciders import By, Decider, without_parts
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale, push_directions
 from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
@@ -118,6 +119,24 @@ class Reading(Activations):
         if bias is not None:
             shares["final norm bias"] = bias @ weight
         return {name: float(share) for name, share in shares.items()}
+
+    def deciders(
+        self, position: int = -1, token: str | int | None = None, *, by: By = "mean"
+    ) -> list[Decider]:
+        """What decides that `token` follows the token at `position`: for each head and each
+        feed-forward network (`part`), the `probability` of the token, and that `without` the part,
+        whose output is replaced by its mean over the text or by zero. The part without which the
+        token is least likely comes first. The default token is the most likely one.
+
+        Raises UserError if there is no such position or token, or for another `by`."""
+        self._check_single()
+        if by not in get_args(By):
+            raise UserError(f"by={by!r}: choose mean or zero")
+        position = self.position(position)
+        wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
+        tokens = self.tokens[None]
+        rows = without_parts(self.model, tokens, self.forward_pass, position, wanted, by)
+        return sorted(rows, key=lambda row: row["without"])
 
     @torch.no_grad()
     def writes(self, head: str, position: int = -1, *, count: int = 10) -> HeadWrites:

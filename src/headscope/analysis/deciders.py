@@ -1,0 +1,78 @@
+"""Which heads and feed-forward networks decide a prediction. Each of them is switched off alone, and
+all layers after it are computed again: its total effect on one text (Vig 2020).
+
+`direct_effects` has the part of this effect that no later layer passes on.
+
+Shapes: H heads, D head_dim, T tokens, C embed_dim, N parts of the model.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.head_outputs import replaced_heads
+from headscope.nn import GPT
+from headscope.nn.capture import ForwardPass, evaluating
+
+By = Literal["mean", "zero"]
+"""What replaces the output of a part that is switched off: its mean over all tokens of the text, or
+zero."""
+
+Decider = dict[str, str | float]
+"""A part of the model, and the probability of a token with and without it: `part`, such as L0H1 or
+"L0 feed-forward", `probability` and `without`."""
+
+
+@torch.no_grad()
+def parts_switched_off(
+    model: GPT, tokens: Tensor, forward_pass: ForwardPass, by: By = "mean"
+) -> Iterator[tuple[list[str], Tensor]]:
+    """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
+    given. Yields, layer by layer, the names of N parts, and for each of them the output of the last
+    block (N, T, C) without it."""
+    mask = model.document_mask(tokens)
+
+    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
+        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
+        return block(x, model.position, mask=masks)
+
+    for layer, block in enumerate(model.blocks):
+        outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
+        heads = torch.arange(block.attention.heads, device=tokens.device)
+        new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
+        if by == "mean":
+            new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
+        names = [f"L{layer}H{head}" for head in heads.tolist()]
+        with evaluating(model):
+            with replaced_heads(block.attention, heads, new[:, None]):
+                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+            if block.feed_forward is not None:
+                names.append(f"L{layer} feed-forward")
+                attended = forward_pass.residual[layer] + forward_pass.attended[layer]
+                x = torch.cat([x, attended + new_fed])
+            for later in model.blocks[layer + 1 :]:
+                x = run(later, x)
+        yield names, x
+
+
+def without_parts(
+    model: GPT,
+    tokens: Tensor,
+    forward_pass: ForwardPass,
+    position: int,
+    token: int,
+    by: By = "mean",
+) -> Iterator[Decider]:
+    """The probability of `token` after the token at `position`, without each part of the model in
+    turn, layer by layer. The arguments are those of `parts_switched_off`."""
+
+    def probabilities(x: Tensor) -> list[float]:
+        logits = model.unembed(x[:, position : position + 1])[:, 0]
+        return logits.double().softmax(dim=-1)[:, token].tolist()
+
+    [probability] = probabilities(forward_pass.residual[-1])
+    for names, x in parts_switched_off(model, tokens, forward_pass, by):
+        for name, without in zip(names, probabilities(x), strict=True):
+            yield {"part": name, "probability": probability, "without": without}
