@@ -19,7 +19,7 @@ from omegaconf.errors import (
 from yaml import YAMLError
 
 from headscope.cli.conf import choices_of
-from headscope.config.messages import RENAMED, suggestion
+from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
@@ -96,8 +96,6 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
-        if error.full_key in RENAMED:
-            return f"{error.full_key} is now {RENAMED[error.full_key]}"
         known: Any = OmegaConf.to_container(error.parent_node, resolve=False) or {}
         if not str(known.get("_target_", "headscope.")).startswith("headscope."):
             return f"{error.full_key}: there is no such key yet: add it with +{error.full_key}="
