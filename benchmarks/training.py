@@ -17,7 +17,7 @@ from benchmarks import runner
 from benchmarks.flops import matrix_rate, training_flops
 from benchmarks.others import check_gpt2, gpt2_of
 from benchmarks.runner import Figures, Measured, Request, Result
-from headscope.cli.comparison.bare_loop import BareLoop, bare_loop
+from headscope.cli.bare_loop import BareLoop, bare_loop
 from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
 from headscope.training.module import LanguageModel

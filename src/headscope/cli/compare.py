@@ -17,7 +17,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, sweeps, train
-from headscope.cli.comparison.sweep import SweepRun, by_settings, report_unfinished
+from headscope.cli.sweeps import SweepRun, by_settings, report_unfinished
 from headscope.cli.texts import quote, quoted
 from headscope.cli.words import implied_data, key_of, value_of
 from headscope.config.parse import Count, Positive, parse
@@ -75,7 +75,7 @@ def main() -> None:
 def compare(composed: DictConfig) -> None:
     """Train, evaluate and time all choices. Print a table of the results, and write it to the run
     folder."""
-    from headscope.cli.comparison.results import check_same_text, report_choices
+    from headscope.cli.comparison import check_same_text, report_choices
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
     config = parse(CompareConfig, composed)
