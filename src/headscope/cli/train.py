@@ -104,14 +104,15 @@ def run(
         again += ", with the same callbacks= and logger=" if callbacks or loggers else ""
     if sweep and config.trainer.arguments.get("fast_dev_run"):
         raise UserError("trainer.fast_dev_run keeps no results: leave it out, or leave out -m")
-    in_use = run_folder.in_use(folder, say=say if sweep else None)
+    lock = run_folder.locked(folder, say=say if sweep else None)
     with (
-        in_use if processes.rank() == 0 else nullcontext(),
+        lock if processes.rank() == 0 else nullcontext(),
         processes.report_lost_process(folder, again),
         torch_flags_restored(),
     ):
-        if resume and processes.rank() == 0:
-            for line in resuming.sources(config, keys):
+        if processes.rank() == 0:
+            run_folder.check_writable(folder)
+            for line in resuming.sources(config, keys) if resume else ():
                 print(printable(line), file=sys.stderr)
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)

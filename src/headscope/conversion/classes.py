@@ -153,7 +153,9 @@ class HuggingFaceClass:
         kinds = {found["heads"]: "MultiHead", 1: "MultiQuery"}
         position, norm = part(self.position), part(self.norm, eps=found.pop("eps"))
         if self.position == "Rotary":
-            position["base"] = settings.rotary_base(found.pop("base"))
+            base = found.pop("base")  # transformers 5 has it in `rope_parameters`
+            rope = getattr(settings.config, "rope_parameters", None) or {}
+            position["base"] = rope.get("rope_theta", 10000.0 if base is None else base)
         if self.norm == "RMSNorm":
             norm["gain"] = self.has("norm.weight", names)
         return parse_part(

@@ -79,11 +79,6 @@ class NanoGPT(GPT2):
         return weight
 
 
-def is_nanogpt(path: Path) -> bool:
-    """Whether the name of a file looks like a nanoGPT checkpoint, such as ckpt.pt."""
-    return path.suffix == ".pt" and path.is_file()
-
-
 def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -> TrainedModel:
     """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode.
 

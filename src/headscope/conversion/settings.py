@@ -33,12 +33,6 @@ class Settings:
         self.keys_read.add(key)
         return getattr(self.config, key, None)
 
-    def rotary_base(self, old: Any) -> Any:
-        """The base of rotary positions. Transformers 4 has it in another entry, with the value
-        `old`."""
-        parameters = getattr(self.config, "rope_parameters", None) or {}
-        return parameters.get("rope_theta", 10000.0 if old is None else old)
-
     def unread(self) -> str:
         """The entries of config.json that were not read and may have an effect, first those that
         differ from the defaults of the class."""

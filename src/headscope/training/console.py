@@ -7,8 +7,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -26,6 +24,7 @@ from headscope.trained.checkpoint import Stored
 from headscope.training.callbacks.early_stopping import EarlyStopping
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.samples import Samples, first_words
+from headscope.training.loggers import tensorboards
 from headscope.training.run_folder import is_run, shown
 
 if TYPE_CHECKING:
@@ -184,10 +183,6 @@ def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
     if run.trainer.strategy.root_device.type == "cpu" and threads != now:
         line = f"{threads} before, {now} now: the weights will differ in their last bits"
         run.say(f"threads     {line}; set OMP_NUM_THREADS={threads} to avoid this")
-
-
-def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
-    return [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
 
 
 def tensorboard_command(folder: Path) -> str:

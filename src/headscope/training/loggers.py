@@ -19,12 +19,13 @@ from headscope.files import FULL
 from headscope.training.run_folder import EVENT_FILE_SUFFIX, EVENT_TIME, event_files
 
 
+def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
+    return [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
+
+
 def tensorboard_writers(trainer: Trainer) -> list[Any]:
     """The TensorBoard writers of a run, or an empty list if another process logs this run."""
-    if not trainer.is_global_zero:
-        return []
-    loggers = trainer.loggers
-    return [each.experiment for each in loggers if isinstance(each, TensorBoardLogger)]
+    return [each.experiment for each in tensorboards(trainer) if trainer.is_global_zero]
 
 
 def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:

@@ -22,7 +22,7 @@ from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
 from headscope.trained.checkpoint.file import is_finite
-from headscope.training.combined_optimizer import combined
+from headscope.training.muon import CombinedOptimizer
 from headscope.training.objective import Objective, compile_in_place
 from headscope.training.timer import TrainingTimer
 
@@ -92,7 +92,9 @@ class LanguageModel(LightningModule):
             self.text_per_token_byte = self.data.store.text_per_token_byte
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = combined(self.make_optimizer(self.model), self.model)
+        optimizer = self.make_optimizer(self.model)
+        if not isinstance(optimizer, CombinedOptimizer):  # such as torch.optim.SGD
+            optimizer = CombinedOptimizer([optimizer], self.model)
         self.rates = [group["lr"] for group in optimizer.param_groups]
         return optimizer
 

@@ -133,15 +133,6 @@ def remove_unused(folder: Path) -> None:
                     folder.parent.rmdir()  # if it is empty
 
 
-@contextmanager
-def in_use(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Inside the `with` block, `folder` is locked for this run (see `locked`). Raises UserError if
-    another process uses the folder, or if the run would write outside of it."""
-    with locked(folder, say=say):
-        check_writable(folder)
-        yield
-
-
 def how_to_resume(folder: Path, config: TrainConfig) -> str:
     """The command that resumes the run in `folder`."""
     return command("train", *resume_words(folder, config))
