@@ -68,7 +68,7 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     # Once more, it trains, evaluates and times nothing.
     before = (FOLDER / "comparison.csv").read_bytes()
     monkeypatch.setattr(training, "fit", None)
-    monkeypatch.setattr(comparison, "bare_loop", None)
+    monkeypatch.setattr(comparison, "BareLoop", None)
     monkeypatch.setattr(comparison, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err

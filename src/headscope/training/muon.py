@@ -1,5 +1,5 @@
-"""The optimizer Muon, which orthogonalizes all matrices of the same shape in one batched product. Its
-combination with an optimizer for all other parameters is one optimizer for Lightning.
+"""The optimizer Muon, which orthogonalizes all matrices of the same shape in one batched product,
+and its combination with an optimizer for all other parameters.
 
 Shapes: N matrices, R rows, C columns.
 """
