@@ -31,6 +31,8 @@ HEAD_NORM_EPS = float(HeadNorm(1).eps or 0)
 EXTRAS = ("ngrams", "logit_cap", "document_mask")
 """Keys that must have their defaults in an exported model: random tokens may not show them."""
 
+INSTEAD = "use to=huggingface or to=safetensors"  # which fit every model
+
 
 class Unfit(Exception):
     """A class of another tool does not fit a model, such as a part that only one of them has."""

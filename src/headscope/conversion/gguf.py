@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.config.parts import Part
-from headscope.conversion.classes import divide, name_of, part, sizes, table
+from headscope.conversion.classes import INSTEAD, divide, name_of, part, sizes, table
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class, standard_form, words
 from headscope.conversion.settings import quiet_transformers
@@ -43,10 +43,8 @@ def export_gguf(loaded: TrainedModel, output: Path) -> list[str]:
     with quiet_transformers("to=gguf"):
         architecture, tensors = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):
-        raise UserError(
-            f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}, only byte-level BPE "
-            "(tokenizer=bpe or gpt2); use to=huggingface or to=safetensors"
-        )
+        problem = f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}"
+        raise UserError(f"{problem}, only byte-level BPE (tokenizer=bpe or gpt2); {INSTEAD}")
     with new_folder(output) as folder:
         write(folder / "model.gguf", architecture, fields(loaded, architecture), tensors)
     return [
@@ -72,11 +70,9 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
         fits = arcee or name_of(model.feed_forward) == "SwiGLU"
     found = find_class(gpt, provable) if fits else None
     if found is None:
-        raise UserError(
-            f"to=gguf: no architecture of llama.cpp computes this model ({words(model)}): with "
-            "LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu or relu_squared; "
-            "use to=huggingface or to=safetensors"
-        )
+        problem = f"to=gguf: no architecture of llama.cpp computes this model ({words(model)})"
+        those = "with LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu"
+        raise UserError(f"{problem}: {those} or relu_squared; {INSTEAD}")
     name = found.model_type.replace("_", "")
     weights: dict[str, Tensor] = {}
     for ours, weight in standard_form(gpt, provable)[1].items():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
-from headscope.conversion.classes import GPT2, Unfit, part, table
+from headscope.conversion.classes import GPT2, INSTEAD, Unfit, part, table
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
@@ -97,17 +97,15 @@ def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
     if text is None:
         if vocab_size in GPT2_SIZES:
             return with_vocab_size(gpt2([]), vocab_size)
-        raise UserError(
-            f"{path} has {vocab_size} tokens, which are not GPT-2's: give text=, the file "
-            "that the model was trained on, whose characters are its tokens"
-        )
+        problem = f"{path} has {vocab_size} tokens, which are not GPT-2's"
+        advice = "the file that the model was trained on, whose characters are its tokens"
+        raise UserError(f"{problem}: give text=, {advice}")
     alphabet = char(text_chunks(text)).state()["alphabet"]
     if len(alphabet) != vocab_size:
-        raise UserError(
-            f"text={text} has {len(alphabet)} different characters, but {path} has {vocab_size} "
-            "tokens: name the text that the model was trained on, or if headscope exported the "
-            "model, use the run that it came from"
-        )
+        problem = f"text={text} has {len(alphabet)} different characters"
+        advice = "name the text that the model was trained on, or if headscope exported the model,"
+        advice += " use the run that it came from"
+        raise UserError(f"{problem}, but {path} has {vocab_size} tokens: {advice}")
     return CharTokenizer(alphabet, special_tokens=False)
 
 
@@ -166,16 +164,12 @@ def export_nanogpt(loaded: TrainedModel, output: Path) -> list[str]:
     gpt, model, tokenizer = loaded.model, loaded.config.model, loaded.tokenizer
     theirs = find_class(gpt, model, [NanoGPT()])
     if theirs is None:
-        raise UserError(
-            f"to=nanogpt: nanoGPT cannot express this model ({words(model)}): it has "
-            "model=gpt2 with model/activation=gelu and sizes that follow from embed_dim and heads; "
-            "use to=huggingface or to=safetensors"
-        )
+        problem = f"to=nanogpt: nanoGPT cannot express this model ({words(model)})"
+        those = "model/activation=gelu and sizes that follow from embed_dim and heads"
+        raise UserError(f"{problem}: it has model=gpt2 with {those}; {INSTEAD}")
     if not isinstance(tokenizer, CharTokenizer) and tokenizer.name != "gpt2":
-        raise UserError(
-            f"to=nanogpt: its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char "
-            "and gpt2; use to=huggingface or to=safetensors"
-        )
+        problem = f"to=nanogpt: its tokenizer is {tokenizer.name}"
+        raise UserError(f"{problem}, and nanoGPT's sample.py knows char and gpt2; {INSTEAD}")
     args, filled = converted(theirs, gpt, model)
     content = {
         "model": {theirs.counterpart(name)[0]: w for name, w in filled.state_dict().items()},

@@ -77,10 +77,8 @@ def byte_level(tokenizer: TiktokenTokenizer) -> Library:
     are single bytes, so it needs no pattern."""
     merges = merges_of_ranks(tokenizer.ranks)
     if merges is None:
-        raise UserError(
-            "this tokenizer has a token that no pair of other tokens is merged to, so it cannot be "
-            "written as a tokenizer.json"
-        )
+        problem = "this tokenizer has a token that no pair of other tokens is merged to"
+        raise UserError(f"{problem}, so it cannot be written as a tokenizer.json")
     symbols = byte_symbols()
 
     def written(token: bytes) -> str:

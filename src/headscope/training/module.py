@@ -99,7 +99,9 @@ class LanguageModel(LightningModule):
         return optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.require_finite_weights()
+        for name, weight in self.model.named_parameters():
+            if not is_finite(weight):
+                raise Diverged(f"the weights of {name} are not finite at step {self.global_step}")
         # The next logged `train/loss` is a mean that includes steps before this checkpoint.
         sums = torch.zeros(self.trainer.world_size, device=self.device)
         sums[self.global_rank] = self.running_loss
@@ -265,12 +267,6 @@ class LanguageModel(LightningModule):
         """Raises Diverged if `loss` is NaN or infinite."""
         if not math.isfinite(loss):
             raise Diverged(f"the {kind} loss is {loss} at step {self.global_step}")
-
-    def require_finite_weights(self) -> None:
-        """Raises Diverged if a weight is NaN or infinite."""
-        for name, weight in self.model.named_parameters():
-            if not is_finite(weight):
-                raise Diverged(f"the weights of {name} are not finite at step {self.global_step}")
 
     def log_scalars(self, metrics: dict[str, float]) -> None:
         for logger in self.loggers:

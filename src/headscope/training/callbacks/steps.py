@@ -80,9 +80,7 @@ def snapshot_steps(number: int, max_steps: int) -> list[int]:
     a logarithmic scale, and the others on a linear scale, as far as these halves differ."""
     chosen = set(spread_steps(2 if number == 2 else (number + 1) // 2, max_steps))
     even = number - len(chosen)
-    for count in range(1, even + 1):
-        chosen.add(round(max_steps * count / (even + 1)))
-    return sorted(chosen)
+    return sorted(chosen | {round(max_steps * n / (even + 1)) for n in range(1, even + 1)})
 
 
 def evenly_chosen(steps: list[int], number: int) -> list[int]:
