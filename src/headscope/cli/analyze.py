@@ -48,8 +48,7 @@ def analyze(
     thresholds: Part,
     device: str,
 ) -> None:
-    """Write tables, pictures and an HTML page about all heads into a folder. Print the type of each
-    head."""
+    """Write tables, pictures and an HTML page about all heads. Print the type of each head."""
     from rich.console import Console
     from rich.progress import track
 

@@ -101,8 +101,7 @@ def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
 
 
 def kept(file: Path, conditions: Any, measure: Callable[[], Any]) -> Any:
-    """The result in a JSON file, if it was measured under these conditions. Otherwise, measures and
-    writes it."""
+    """The result in a JSON file, or if it has other conditions, a new one, which is written."""
     stored = read_json(file)
     if not isinstance(stored, dict) or stored.get("conditions") != conditions:
         stored = {"conditions": conditions, "result": measure()}

@@ -57,12 +57,10 @@ def command_line_id(words: list[str]) -> str:
 
 
 class Folders(Callback):
-    """Makes the folder of a run before Hydra writes to it. Hydra turns an error in a callback into
-    a warning."""
+    """Makes the folder of a run before Hydra writes to it. Hydra only warns of its errors."""
 
     def on_run_start(self, config: DictConfig, **more: Any) -> None:
-        """Two runs that start in the same second get different folders, unless the command line
-        names a folder."""
+        """Runs that start in the same second get different folders, unless a word names one."""
         words = config.hydra.overrides.hydra
         if config.hydra.job.config_name == "train" and not any(
             word.startswith("hydra.run.dir=") for word in words
@@ -113,10 +111,8 @@ def requeue() -> None:
         try:
             signal.raise_signal(signal.SIGUSR2)
         except RuntimeError as error:
-            raise UserError(
-                "saved at the time limit, but not requeued: to requeue it more often, raise "
-                "hydra.launcher.max_num_timeout"
-            ) from error
+            advice = "to requeue it more often, raise hydra.launcher.max_num_timeout"
+            raise UserError(f"saved at the time limit, but not requeued: {advice}") from error
 
 
 @contextmanager
@@ -262,10 +258,10 @@ def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
     row["seed"] = " ".join(run.settings.get("seed", "") for run in runs)
     summaries = [run.summary for run in runs if run.state == "finished"]
     for name in RESULTS:
-        found = [summary[name] for summary in summaries if summary[name] is not None]
-        row |= {name: statistics.mean(found)} if found else {}
-        if name == "val_loss" and len(found) > 1:
-            row["deviation"] = statistics.stdev(found)
+        values = [summary[name] for summary in summaries if summary[name] is not None]
+        row |= {name: statistics.mean(values)} if values else {}
+        if name == "val_loss" and len(values) > 1:
+            row["deviation"] = statistics.stdev(values)
     states = [run.state for run in runs]
     counts = {state: states.count(state) for state in ("finished", "unfinished", "failed")}
     mixed = [f"{count} {state}" for state, count in counts.items() if count]

@@ -30,9 +30,8 @@ def main() -> None:
 
 
 def arguments(words: list[str]) -> list[str]:
-    """The words for Hydra. Nothing of a checkpoint goes through Hydra, because it may come from a
-    stranger. Raises UserError if `hydra.run.dir=` names a folder that another run uses or has
-    used."""
+    """The words for Hydra, without anything of a checkpoint, which may come from a stranger. Raises
+    UserError if `hydra.run.dir=` names a folder that another run uses or has used."""
     resumed, folder = value_of(words, "resume"), value_of(words, "hydra.run.dir")
     if resumed is None:
         if folder and run_folder.is_run(Path(folder)):
@@ -52,8 +51,7 @@ def arguments(words: list[str]) -> list[str]:
 
 
 def train(composed: DictConfig) -> float | None:
-    """Trains a model as the configuration `composed` says. Returns the final validation loss, or
-    None without validation."""
+    """Trains a model. Returns the final validation loss, or None without validation."""
     sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     return run(composed, sweep=sweep)[1].get("val_loss")
 

@@ -18,8 +18,7 @@ from headscope.trained.model import measure_checkpoints
 
 
 def export_safetensors(loaded: TrainedModel, output: Path) -> list[str]:
-    """Writes the new run folder `output` with a copy of the checkpoint without optimizer state.
-    Returns lines to print."""
+    """Writes a copy without optimizer state to the run folder `output`. Returns lines to print."""
     stored = read(loaded.path)
     data = {key: value for key, value in stored.data.items() if key != "training"}
     write_weights(output, stored.weights(), data)

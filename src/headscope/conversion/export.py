@@ -178,7 +178,7 @@ def collect(name: str, modules: dict[str, str]) -> None:
     for indent, other in OURS.findall(source):
         if not indent and other not in modules:
             collect(other, modules)
-    modules[name] = OURS.sub(lambda found: f"{found[1]}pass\n" if found[1] else "", source)
+    modules[name] = OURS.sub(lambda match: f"{match[1]}pass\n" if match[1] else "", source)
 
 
 def source_of(module: str) -> str:

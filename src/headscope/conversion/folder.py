@@ -96,12 +96,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{problem}: {reason}; {advice}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{folder}: config.json is not a JSON object")
-    found = [f"config.json with {key}" for key in REFUSED if raw.get(key) is not None]
+    partial = [f"config.json with {key}" for key in REFUSED if raw.get(key) is not None]
     if (folder / "adapter_config.json").exists():
-        found.append("an adapter (adapter_config.json)")
-    if found:
+        partial.append("an adapter (adapter_config.json)")
+    if partial:
         raise UserError(
-            f"{folder} has {found[0]}, so its weights are not the whole model in full precision: "
+            f"{folder} has {partial[0]}, so its weights are not the whole model in full precision: "
             "load it with transformers, merge an adapter with merge_and_unload() of peft, and save "
             "it again in float32"
         )

@@ -68,12 +68,12 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
     else:
         arcee = activation == "ReluSquared" and not model.bias
         fits = arcee or name_of(model.feed_forward) == "SwiGLU"
-    found = find_class(gpt, provable) if fits else None
-    if found is None:
+    theirs = find_class(gpt, provable) if fits else None
+    if theirs is None:
         problem = f"to=gguf: no architecture of llama.cpp computes this model ({words(model)})"
         those = "with LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu"
         raise UserError(f"{problem}: {those} or relu_squared; {INSTEAD}")
-    name = found.model_type.replace("_", "")
+    name = theirs.model_type.replace("_", "")
     weights: dict[str, Tensor] = {}
     for ours, weight in standard_form(gpt, provable)[1].items():
         if ".qkv." in ours and name in ("llama", "arcee"):
@@ -82,10 +82,10 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
             rotated, values = halves.tensor_split([layer.heads + layer.kv_heads])
             rotated = rotated.transpose(1, 2).flatten(0, 2)
             weight = torch.cat([rotated, values.flatten(0, 2)])
-        weights |= divide(weight, found.counterpart(ours), gpt)
+        weights |= divide(weight, theirs.counterpart(ours), gpt)
     # Gains that ours does not have are ones, and with LayerNorm, missing biases are zeros.
-    for key, constant in found.parameters(converted(found, gpt, provable)[1]).items():
-        if found.norm == "LayerNorm" or key.endswith("weight"):
+    for key, constant in theirs.parameters(converted(theirs, gpt, provable)[1]).items():
+        if theirs.norm == "LayerNorm" or key.endswith("weight"):
             weights.setdefault(key, constant)
     if name == "gptneox":
         # llama.cpp needs the output head, even if it is tied.
@@ -159,9 +159,9 @@ def write(path: Path, name: str, settings: dict[str, Any], tensors: dict[str, np
     finally:
         writer.close()
     reader = gguf.GGUFReader(path)
-    found = {tensor.name: tensor.data for tensor in reader.tensors}
-    same = found.keys() == tensors.keys() and all(
-        np.array_equal(found[key], tensor) for key, tensor in tensors.items()
+    written = {tensor.name: tensor.data for tensor in reader.tensors}
+    same = written.keys() == tensors.keys() and all(
+        np.array_equal(written[key], tensor) for key, tensor in tensors.items()
     )
     if not same or reader.fields["general.architecture"].contents() != name:
         raise NotEqual(f"{path.name} has other tensors than the model when it is read again")

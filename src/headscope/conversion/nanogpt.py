@@ -29,8 +29,7 @@ from headscope.trained.checkpoint.file import is_finite
 from headscope.trained.checkpoint.loading import WithoutInitialization, load_weights
 
 GPT2_SIZES = (50257, 50304)
-"""The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads
-the embedding."""
+"""GPT-2's number of tokens, and the next multiple of 64, to which nanoGPT pads the embedding."""
 
 COMPILED = "_orig_mod."
 """The prefix that torch.compile adds to the names of weights."""
@@ -45,16 +44,16 @@ class NanoGPT(GPT2):
     keys = table("layers=n_layer heads=n_head embed_dim=n_embd block_size=block_size")
 
     def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
-        found = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
+        entries = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
         if gpt.norm.eps != 1e-5:
             raise Unfit("norm.eps")
-        args = {key: found[key] for key in (*self.keys.values(), "vocab_size")}
+        args = {key: entries[key] for key in (*self.keys.values(), "vocab_size")}
         return args | {"bias": config.bias or config.qkv_bias, "dropout": config.dropout}
 
     def config(self, args: dict[str, Any]) -> Part:
         """The configuration of a model. Raises UserError if an entry is not valid."""
         bias = args.get("bias", True)
-        found = {
+        keys = {
             "_target_": "headscope.GPT",
             **{ours: args.get(theirs) for ours, theirs in self.keys.items()},
             "dropout": args.get("dropout", 0.0),
@@ -66,7 +65,7 @@ class NanoGPT(GPT2):
             "activation": part("Gelu"),
             "feed_forward": part("FeedForward"),
         }
-        return parse_part(found, "model", composed=False)
+        return parse_part(keys, "model", composed=False)
 
     def build(self, config: Any) -> GPT:
         with WithoutInitialization():
@@ -121,18 +120,18 @@ def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, in
                 raise ValueError("a wrong checksum")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         args, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
-        found = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
+        stored = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
         args, step = args | {"vocab_size": int(args["vocab_size"])}, max(0, int(step))
     except Exception as error:  # a malformed file can raise almost any exception
         raise UserError(f"{path} is not a checkpoint of nanoGPT, or is damaged") from error
     try:
-        if len(found) < len(state):
+        if len(stored) < len(state):
             raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
         gpt = NanoGPT().build(args)
         names = {NanoGPT().counterpart(name)[0]: name for name in gpt.state_dict()}
         weights = {
             names.get(name, name): finite(name, weight)
-            for name, weight in found.items()
+            for name, weight in stored.items()
             if not name.endswith(".attn.bias")  # causal masks, stored without fused attention
         }
         load_weights(gpt, weights)

@@ -37,14 +37,14 @@ class Settings:
         """The entries of config.json that were not read and may have an effect, first those that
         differ from the defaults of the class."""
         known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
-        found = [
+        unread = [
             key
             for key, value in self.raw.items()
             if value and key not in known and not WITHOUT_EFFECT.search(key)
         ]
         defaults = type(self.config)().to_dict()
-        found.sort(key=lambda key: self.raw[key] == defaults.get(key))
-        return ", ".join(f"{key}={short(self.raw[key])}" for key in found[:6])
+        unread.sort(key=lambda key: self.raw[key] == defaults.get(key))
+        return ", ".join(f"{key}={short(self.raw[key])}" for key in unread[:6])
 
 
 def require_transformers(key: str) -> None:

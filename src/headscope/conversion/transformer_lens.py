@@ -137,8 +137,7 @@ class HookedAttention(bridges.AttentionBridge):
     def forward(
         self, query: Tensor, *, position: Position, past: Any, mask: Tensor | None
     ) -> Tensor:
-        """Computes what the `MultiHeadAttention` computes, step by step. `query` has shape
-        (B, T, C)."""
+        """Computes what a `MultiHeadAttention` computes, step by step. `query` is (B, T, C)."""
         layer = self.original_component
         query = self.hook_in(query)
         q, k, v = layer.project(query, query, query)

@@ -94,9 +94,9 @@ def print_busy_machine(run: "Run", others: float) -> None:
 def notes(config: TrainConfig, store: TokenStore) -> list[str]:
     """What the user should know about a text that is small for the run."""
     lines = []
-    wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
-    if found < wished and not config.init_from:
-        lines.append(f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens")
+    wanted, supported = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
+    if supported < wanted and not config.init_from:
+        lines.append(f"tokenizer.vocab_size={wanted}: this text supports {supported:,} tokens")
     if (tokens := len(store.train)) < 10_000:
         lines.append(f"{tokens:,} training tokens are so few that the model will memorize them")
     return lines

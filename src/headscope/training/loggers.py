@@ -30,8 +30,7 @@ def tensorboard_writers(trainer: Trainer) -> list[Any]:
 
 def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
     """Says for which steps TensorBoard will not show everything, or returns None. `logged` has, by
-    the end of its name, the size of each event file in `logs` when a checkpoint was saved last, and
-    the step of this checkpoint."""
+    the end of its name, the size of each event file at its last checkpoint, and the step of it."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
 

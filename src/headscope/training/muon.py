@@ -164,8 +164,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
 
 
 def check_state(state: dict[str, Tensor], parameter: Tensor, keys: set[str] | None) -> None:
-    """Raises UserError if `state` is not that of `parameter` in an optimizer with these keys, if
-    they are known."""
+    """Raises UserError if `state` does not fit `parameter`, or the optimizer's `keys`, if known."""
     others = {tensor.shape for tensor in state.values()} - {parameter.shape, torch.Size()}
     if keys and (state.keys() != keys or others):
         raise UserError(DOES_NOT_FIT)

@@ -138,8 +138,7 @@ class HeadWatch(StepCallback):
         return statistics
 
     def new_names(self, statistics: HeadStatistics, step: int) -> list[str]:
-        """A line for each head that has a name for the first time, except for names that say
-        little."""
+        """A line for each head that gets a name for the first time, if the name says much."""
         lines = []
         for head, kind in zip(statistics.heads, statistics.types, strict=True):
             named = f"{head} {kind.name}"
@@ -160,8 +159,7 @@ def scalars(statistics: HeadStatistics) -> dict[str, float]:
 
 
 def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
-    """The layout of TensorBoard's tab Custom Scalars: one category per metric, with one chart per
-    layer."""
+    """The layout of the tab Custom Scalars: one category per metric, with one chart per layer."""
     layers, heads = statistics.metrics["previous"].shape
     charts: dict[str, dict[str, list]] = {}
     for metric, tags in charted(statistics).items():
@@ -171,7 +169,6 @@ def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
 
 
 def charted(statistics: HeadStatistics) -> dict[str, list[str]]:
-    """The tags of all heads for each metric in CHARTED that was measured: very short texts have no
-    induction metrics."""
+    """The tags of all heads, by metric in CHARTED. Short texts have no induction metrics."""
     measured = [metric for metric in CHARTED if metric in statistics.metrics]
     return {each: [f"{SCALARS}/{each}/{head}" for head in statistics.heads] for each in measured}

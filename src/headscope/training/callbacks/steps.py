@@ -65,8 +65,7 @@ def data_of(trainer: Any) -> TokenDataModule:
 
 
 def spread_steps(number: int, max_steps: int) -> list[int]:
-    """Up to `number` steps from 0 to `max_steps` (both included), evenly spaced on a logarithmic
-    scale."""
+    """Up to `number` steps from 0 to `max_steps`, both included, evenly spaced on a log scale."""
     number = min(number, max_steps + 1)
     if number < 2:
         return [max_steps][:number]
