@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.runner import Request
-from headscope.cli.comparison.bare_loop import built
+from headscope.cli.bare_loop import built
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2
 from headscope.conversion.nanogpt import read_model

@@ -17,7 +17,7 @@ from benchmarks import runner
 from benchmarks.flops import matrix_rate, training_flops
 from benchmarks.others import check_gpt2, gpt2_of
 from benchmarks.runner import Figures, Measured, Request, Result
-from headscope.cli.comparison.bare_loop import BareLoop, bare_loop
+from headscope.cli.bare_loop import BareLoop
 from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
 from headscope.training.module import LanguageModel
@@ -51,9 +51,9 @@ def measure(request: Request) -> Result:
     config.trainer.max_steps = plan.warmup_steps + len(loads) * plan.rounds * plan.steps + 1
     config.trainer.accumulate = 1
     keep_freed_memory()
-    loops = {BARE: bare_loop(config)}
+    loops = {BARE: BareLoop(config)}
     if plan.peers:
-        loops[THEIRS] = bare_loop(config, theirs=partial(gpt2_of, config=config.model))
+        loops[THEIRS] = BareLoop(config, theirs=partial(gpt2_of, config=config.model))
     for loop in loops.values():
         loop.run(plan.warmup_steps)
     turns = Turns(plan, loops, loads)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import SMALL, Said, Script
 
-from headscope.cli.comparison import results
+from headscope.cli import comparison
 from headscope.errors import UserError
 from headscope.stop import Interrupted
 from headscope.training import run as training
@@ -68,8 +68,8 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     # Once more, it trains, evaluates and times nothing.
     before = (FOLDER / "comparison.csv").read_bytes()
     monkeypatch.setattr(training, "fit", None)
-    monkeypatch.setattr(results, "bare_loop", None)
-    monkeypatch.setattr(results, "evaluate_lengths", None)
+    monkeypatch.setattr(comparison, "BareLoop", None)
+    monkeypatch.setattr(comparison, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err
     assert (FOLDER / "comparison.csv").read_bytes() == before

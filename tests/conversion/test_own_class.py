@@ -12,7 +12,7 @@ import torch
 from checkpoint_files import configuration
 from conversion.models import CHOICES, saved
 
-from headscope.conversion.own_class.source import source_files
+from headscope.conversion.export import source_files
 from headscope.nn.capture import capture
 from headscope.nn.loss import next_token_loss
 

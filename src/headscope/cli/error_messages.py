@@ -57,13 +57,12 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
             time.sleep(REPORT_SECONDS)
         if full_error and isinstance(error, USER_ERRORS):
             raise
-        report(error)
+        report_error(error)
         sys.exit(1)
 
 
-def report(error: Exception, where: str = "") -> str:
-    """Prints an error: in one line that begins with `where`, or as a bug with its traceback.
-    Returns the line."""
+def report_error(error: Exception, where: str = "") -> str:
+    """Prints an error as one line that begins with `where`, or as a bug. Returns the line."""
     if isinstance(error, USER_ERRORS):
         line = one_line(error)
     elif ran_out_of_memory(error):

@@ -141,7 +141,8 @@ PLANNED = {0, 900}
 def watch(run_bytes: int = 10**9) -> AttentionLog:
     attention = AttentionLog(run_megabytes=run_bytes / 10**6)
     attention.probe = ProbeText(list(range(TOKENS)), TOKENS + 3)
-    attention.tokenizer = TOKENIZER
+    attention.tokenizer, attention.vocabulary = TOKENIZER, TOKENIZER.vocabulary_labels()
+    attention.labels = TOKENIZER.labels(attention.probe.tokens)
     attention.snapshot_steps = attention.planned = PLANNED
     attention.heads = HeadWatch()
     attention.heads.texts = some_tokens(TOKENS)

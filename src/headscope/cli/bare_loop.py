@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
@@ -23,47 +23,32 @@ def built(config: TrainConfig, folder: Path) -> Run:
     return build(config, folder=folder, console=Console(quiet=True))
 
 
-def bare_loop(
-    config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
-) -> "BareLoop":
-    """The plain training loop of the run that `config` describes.
+class BareLoop:
+    """Trains the model of the run that `config` describes, with its batches, optimizer, schedule,
+    gradient clipping and precision.
 
     If `theirs` is given, it converts the headscope model to a model of another library, and the
     loop trains the converted model. The output of the converted model must have an attribute
     `logits`, as in transformers.
     """
-    with TemporaryDirectory() as folder:
-        run = built(config, Path(folder))
-    device = run.trainer.strategy.root_device
-    run.trainer.precision_plugin.convert_module(run.model)
-    ours = run.model.to(device).train()
-    if theirs is None:
-        return BareLoop(run, ours, ours)
-    model = theirs(ours)
-    return BareLoop(run, model, lambda tokens: model(tokens).logits)
 
-
-class BareLoop:
-    """Trains `model` with the batches, optimizer, schedule, gradient clipping and precision of
-    `run`. `logits` computes the model's logits from a batch of tokens."""
-
-    def __init__(self, run: Run, model: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
+    ) -> None:
+        with TemporaryDirectory() as folder:
+            run = built(config, Path(folder))
         self.device = run.trainer.strategy.root_device
-        self.model = model
-        self.logits = logits
-        self.optimizer = run.module.make_optimizer(self.model)
+        run.trainer.precision_plugin.convert_module(run.model)
+        ours = run.model.to(self.device).train()
+        self.model = model = theirs(ours) if theirs else ours
+        self.logits = (lambda tokens: model(tokens).logits) if theirs else ours
+        self.optimizer = run.module.make_optimizer(model)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.schedule = run.module.schedule
-        self.clip = run.config.trainer.gradient_clip or math.inf
+        self.clip = config.trainer.gradient_clip or math.inf
         self.precision = run.trainer.precision_plugin.forward_context
-        self.steps = enumerate(
-            TrainingBatches(
-                run.data.store.train,
-                block_size=run.config.model.block_size,
-                batch_size=run.config.trainer.batch_size,
-                seed=run.config.seed,
-            )
-        )
+        sizes = {"block_size": config.model.block_size, "batch_size": config.trainer.batch_size}
+        self.steps = enumerate(TrainingBatches(run.data.store.train, **sizes, seed=config.seed))
         self.losses: list[float] = []
         if run.module.compile_model:
             model.compile()
