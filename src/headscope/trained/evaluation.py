@@ -49,7 +49,7 @@ class ValidationText:
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     """The validation split of `corpus`, encoded by `tokenizer`."""
     encoded = EncodedCorpus(corpus, tokenizer, ("validation",))
-    tokens = np.concatenate([part for _, part in encoded.parts()])
+    tokens = np.concatenate([array for _, array in encoded.token_arrays()])
     ratio = encoded.counts["validation"].text_per_token_byte
     answers = answers_of(corpus, tokenizer)
     return ValidationText(tokens, tokenizer.byte_lengths(), corpus.probe_text, ratio, answers)
