@@ -154,7 +154,8 @@ def pieces(chunks: Iterable[str], *, size: int = PIECE) -> Iterator[str]:
             length += len(text)
             if length < size:
                 continue
-            cut = last_cut(text)
+            match = CUT.search(text[::-1])  # the last place in the text
+            cut = len(text) - match.start() - 1 if match else 0
             if cut:
                 yield "".join([*held[:-1], text[:cut]])
                 held = [text[cut:]]
@@ -164,12 +165,6 @@ def pieces(chunks: Iterable[str], *, size: int = PIECE) -> Iterator[str]:
             length = sum(map(len, held))
     if length:
         yield "".join(held)
-
-
-def last_cut(text: str) -> int:
-    """The last index at which `text` may be cut. 0 if there is none."""
-    match = CUT.search(text[::-1])
-    return len(text) - match.start() - 1 if match else 0
 
 
 class Sotu(Corpus):

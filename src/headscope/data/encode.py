@@ -54,8 +54,8 @@ class Count:
 
     @property
     def text_per_token_byte(self) -> float:
-        """The bytes of the text per byte of its tokens. It is 1 unless the tokenizer loses text, or
-        if no token has bytes."""
+        """The bytes of the text per byte of its tokens. It is 1 unless the tokenizer loses text. If
+        no token has bytes, it is also 1."""
         return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
 
     def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:

@@ -130,7 +130,7 @@ class TextFiles(Corpus):
 
     With `deduplicate`, only the first of several equal documents is kept.
 
-    Raises UserError if no file is found, or if a file is not text.
+    Raises UserError if there is no such file, or if a file is not text.
     """
 
     name = "text"
