@@ -30,8 +30,8 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   // A rendering has a number. It shows its model, loads the weights, and paints them. Several can be on
   // their way, and an older one never replaces what a newer one has put on the screen.
   let newest = 0; // the rendering that started last
-  let shown = { rendering: 0, model: null }; // what the panels show without weights; null after an error
-  let painted = { rendering: 0, model: null }; // whose weights they show; null if they could not be loaded
+  let shown = { rendering: 0, model: null }; // whose model the panels show; it is null after an error
+  let painted = { rendering: 0, model: null }; // whose weights they show; null if these could not be loaded
 
   // ---- Elements ----------------------------------------------------------------------------------
 
