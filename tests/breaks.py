@@ -50,7 +50,7 @@ show/explore/reader.py
 > show/explore/test_answers.py::test_switched_heads_are_those_of_ablate
 show/explore/models.py
 # a newer checkpoint of the run replaces the model of the page
--             steps = [each for each in self.opened if "@" in each]
+-             steps = [opened for opened in self.opened if "@" in opened]
 +             steps = [*self.opened]
 > show/explore/test_answers.py::test_a_run_that_saves_newer_weights_does_not_change_what_is_shown
 show/explore/server.py
@@ -444,7 +444,7 @@ analysis/path_patching.py
 + block = model.blocks[layer]
 +         x = x + block.attention(block.attention_norm(x), position=model.position)
 > analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
-show/viewer/static/predictions.js
+show/viewer/static/model.js
 # the lens shows the probabilities of the layer after
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
@@ -461,8 +461,8 @@ analysis/metrics.py
 > analysis/test_metrics.py::test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries
 analysis/tokens.py
 # bytes of a punctuation mark are judged alone
-- found[row] = torch.tensor(are_punctuation(pieces), device=tokens.device)
-+ found[row] = kinds.punctuation[tokens[row]]
+- mask[row] = torch.tensor(are_punctuation(pieces), device=tokens.device)
++ mask[row] = kinds.punctuation[tokens[row]]
 > analysis/test_tokens.py::test_the_bytes_of_a_punctuation_mark_are_punctuation_wherever_tokens_end
 data/batches.py
 # all processes train on the same windows of a short text

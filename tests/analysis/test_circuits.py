@@ -12,12 +12,13 @@ from small_gpt import fresh
 
 import headscope
 from headscope.analysis.circuits import compositions, copying_scores, random_composition
-from headscope.analysis.head_outputs import changed_outputs, head_outputs, parse_head
+from headscope.analysis.head_outputs import head_outputs, parse_head
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.path_patching import WAYS, patch_paths
 from headscope.analysis.repeats import RepeatProbe
 from headscope.nn import AdditiveAttention, MultiHeadAttention, StackedHeads
+from headscope.nn.capture import changed_outputs
 from headscope.nn.loss import next_token_loss
 
 THREE_LAYERS = [f"{words} model.layers=3" for words in CHOICES if "=relative" not in words]

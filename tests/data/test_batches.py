@@ -18,8 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.data.batches import TrainingBatches, prefetched
-from headscope.data.shuffle import Shuffle
+from headscope.data.batches import Shuffle, TrainingBatches, prefetched
 from headscope.data.windows import ValidationWindows
 from headscope.errors import UserError
 

@@ -210,7 +210,7 @@ def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_explicit_product_of_one_row_equals_the_product_of_many_rows(dtype, bias):
-    for width in [3, 3 * compiled.PARTS, 3 * compiled.PARTS + 5]:
+    for width in [3, 3 * compiled.BLOCKS, 3 * compiled.BLOCKS + 5]:
         torch.manual_seed(0)
         part = torch.nn.Linear(24, width, bias=bias).to(dtype)
         row = torch.randn(1, 1, 24, dtype=dtype)
