@@ -17,6 +17,7 @@ from running import Script, summary, until
 import headscope
 from headscope.cli.main import COMMANDS
 from headscope.files import read_summary
+from headscope.trained.heads_file import FILE
 
 TRAIN = [*TINY, "data=repeats", "data.characters=3000", "trainer.max_steps=2", "~logger"]
 
@@ -77,6 +78,7 @@ def test_train_from_python_is_the_command(script: Script) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     result = headscope.train(TRAIN)
     assert result.summary == read_summary(result.folder)
+    assert not (result.folder / "checkpoints" / FILE).exists()  # callbacks=plain measures no heads
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert (result.folder / ".hydra" / "overrides.yaml").read_text().count("\n") == len(TRAIN)
     assert script("train", *TRAIN, "hydra.run.dir=outputs/typed").code == 0
