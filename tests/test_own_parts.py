@@ -175,6 +175,7 @@ FROM_A_FILE = {
 TO_OPEN = ("my_attention", "my_position", "my_norm", "my_tokenizer")
 
 
+@pytest.mark.usefixtures("pictures_not_drawn")
 @pytest.mark.parametrize("way", [ON_THE_COMMAND_LINE, FROM_A_FILE], ids=["words", "file"])
 def test_all_parts_train_together_and_are_loaded_and_resumed(way: dict[str, str], script: Script):
     tiny = [word for word in TRAIN if not word.startswith(("tokenizer", "data."))]
@@ -204,6 +205,9 @@ def test_all_parts_train_together_and_are_loaded_and_resumed(way: dict[str, str]
     said = script("train", *resume, f"parts=[{','.join(named.values())}]")
     assert said.code == 0, said.err
     assert summary("outputs/run")["steps"] == 4
+    parts = f"parts=[{','.join(to_open)}]"
+    said = script("analyze", parts, "checkpoint=outputs/run", "text=1 22 333 4444")
+    assert said.code == 0, said.err
 
 
 @pytest.mark.slow
@@ -246,16 +250,6 @@ def test_the_attributes_of_an_own_tokenizer_are_checked(changed: dict):
     save(content()[0] | {"config": config, "tokenizer": state}, "a.safetensors")
     with refused("a.safetensors", "not a tokenizer that headscope saved"):
         headscope.load("a.safetensors")
-
-
-@pytest.mark.usefixtures("pictures_not_drawn")
-def test_own_parts_of_a_model_are_analyzed(script: Script):
-    words = " ".join(ON_THE_COMMAND_LINE[file] for file in ("my_position", "my_norm"))
-    assert script("train", *TRAIN, *words.split(), RUN).code == 0
-    forget()
-    given = "parts=[my_position.py,my_norm.py]"
-    said = script("analyze", given, "checkpoint=outputs/run", "text=1 22 333 4444")
-    assert said.code == 0, said.err
 
 
 def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(tmp_path: Path):

@@ -16,7 +16,7 @@ from corpora import every_tenth, jsonl, texts, write
 from pyarrow import parquet as parquet_module
 from refusals import refused
 
-from headscope.data.own_files import Template, TextFiles, records
+from headscope.data.own_files import TextFiles, records
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import byte
@@ -128,9 +128,8 @@ def test_what_has_no_text_or_vanishes_is_named(tmp_path, monkeypatch):
         read("empty")
     corpus = TextFiles(path=str(write(tmp_path, {"a.txt": "one", "b.txt": "two"})))
     (tmp_path / "b.txt").unlink()
-    for use in (partial(texts, corpus), corpus.fingerprint):
-        with refused("b.txt cannot be read: No such file"):
-            use()
+    with refused("b.txt cannot be read: No such file"):
+        texts(corpus)
 
 
 def zstd(data):
@@ -142,12 +141,11 @@ PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zs
 
 @pytest.mark.parametrize("ending", PACKED)
 def test_a_compressed_text_is_read_whole_or_refused(tmp_path, ending):
-    text = "".join(f"line {number}\n" for number in range(150_000))
+    text = "".join(f"line {number}\n" for number in range(50_000))
     packed = PACKED[ending](text.encode())
     file = tmp_path / f"a.txt{ending}"
-    for data, expected in ((packed, text), (packed + packed, text + text)):  # as `cat` joins them
-        file.write_bytes(data)
-        assert text_of(file) == expected
+    file.write_bytes(packed + packed)  # as `cat` joins them
+    assert text_of(file) == text + text
     for data in (packed[: len(packed) // 2], b"no such format"):
         file.write_bytes(data)
         with refused(f"a.txt{ending} cannot be read"):
@@ -177,7 +175,7 @@ ROWS = [
     {"question": f"Why {number}?", "answer": "Because\nof 中文 {it}.", "number": number}
     for number in range(23)
 ]
-TEXTS = [f"{row['question']}\n{row['answer']}" for row in ROWS]
+TEXTS = [f"{row['question']}\n{{{row['answer']}}}\t{row['number']}\\q" for row in ROWS]
 NAMES = ["a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.json", "a.json.xz", "A.JSONL.GZ", "a.csv.xz"]
 
 
@@ -186,7 +184,7 @@ def test_every_row_is_a_document(tmp_path, name):
     data = in_format(name, ROWS)
     data = {"mark.json": MARK + b"\n" + data, "lines.json": jsonl(ROWS)}.get(name, data)
     folder = write(tmp_path / "a=1 [1] *?${x}", {name: data})
-    assert read(folder, template=r"{question}\n{answer}") == every_tenth(TEXTS)
+    assert read(folder, template=r"{question}\n{{{answer}}}\t{number}\q") == every_tenth(TEXTS)
 
 
 TURN = {"role": "user", "content": "Hello"}
@@ -212,11 +210,6 @@ def test_what_a_template_cannot_take_is_named(tmp_path, name):
         write(tmp_path, {"chat.jsonl": jsonl([{"messages": chat}])})
         with refused("data.column=messages: ", "row 1, is ", "role"):
             read(tmp_path / "chat.jsonl", column="messages")
-
-
-def test_a_template_joins_columns_with_escapes_braces_and_numbers():
-    template = Template("text", r"{number}\t{{{answer}}}\\n\n\q")
-    assert template.text({"number": 7, "answer": "a"}, "here") == "7\t{a}\\n\n\\q"
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
@@ -283,8 +276,7 @@ def test_the_fingerprint_is_of_the_text_and_its_format_not_of_its_place(tmp_path
         folder = write(tmp_path / str(len(list(tmp_path.iterdir()))), files)
         return TextFiles(path=str(folder), **options).fingerprint()
 
-    files = [{"a.txt": "one", "b.txt": "two"}, {"a.txt": "One", "b.txt": "two"}]
-    files += [{"a.txt": "two", "b.txt": "one"}, {"a.txt": "one"}]
+    files = [{"a.txt": "one", "b.txt": "two"}, {"a.txt": "two", "b.txt": "one"}, {"a.txt": "one"}]
     files += [{name: '[{"text": "one"}]'} for name in ("a.txt", "a.json")]
     files += [{name: "text\nleft, right\none\n"} for name in ("a.csv", "a.tsv")]
     made = [fingerprint(each) for each in files]

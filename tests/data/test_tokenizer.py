@@ -60,10 +60,10 @@ def test_decode_undoes_encode_and_tokens_share_out_the_bytes(tokenizer, data):
 
 
 def test_end_of_text_is_the_last_token_has_no_bytes_and_its_name_is_just_text(tokenizer):
-    assert tokenizer.end_of_text == tokenizer.vocab_size - 1
-    assert tokenizer.token_bytes(tokenizer.end_of_text) == b""
-    assert tokenizer.decode([tokenizer.end_of_text]) == ""
-    assert tokenizer.end_of_text not in tokenizer.encode(END_OF_TEXT)
+    end = tokenizer.end_of_text
+    assert end == tokenizer.vocab_size - 1
+    assert (tokenizer.token_bytes(end), tokenizer.decode([end])) == (b"", "")
+    assert end not in tokenizer.encode(END_OF_TEXT)
     with pytest.raises(ValueError, match="udc80"):
         tokenizer.encode_prompt("a\udc80b")  # half a character
 
@@ -125,8 +125,7 @@ def test_what_bpe_cannot_do_is_named(wrong):
 
 
 def test_bpe_of_a_short_text_has_as_many_tokens_as_the_text_gives():
-    for wish in (259, 260, 900):
-        assert tokenizers.bpe(["abc"], vocab_size=wish).vocab_size == 259
+    assert tokenizers.bpe(["abc"], vocab_size=900).vocab_size == 259
     assert tokenizers.bpe([""], vocab_size=900).vocab_size == 257
 
 
@@ -175,13 +174,10 @@ def test_a_folder_without_gpt2_is_an_error(tmp_path, name):
 BYTE = tokenizers.byte([]).state()
 NONSENSE = [
     *(None, [], {}, {"kind": "byte"}, BYTE | {"kind": "char"}, BYTE | {"name": 3}),
-    BYTE | {"ranks": "no base64"},
-    BYTE | {"ranks": BYTE["ranks"] + "YWI= 255"},  # a number twice
+    *(BYTE | {"ranks": ranks} for ranks in ("no base64", BYTE["ranks"] + "YWI= 255")),
     BYTE | {"ranks": BYTE["ranks"] + "YWI= 256"},  # the end of text is also a word
-    BYTE | {"ranks": "YQ== 0", "end_of_text": 1},
-    BYTE | {"end_of_text": -1},
+    *(BYTE | {"ranks": "YQ== 0", "end_of_text": 1}, BYTE | {"end_of_text": -1}),
     BYTE | {"pattern": "(a+)+$"},  # takes 2^n steps for n letters
-    BYTE | {"pattern": tokenizers.PATTERNS["bpe"]},
     *({"kind": "char", "alphabet": alphabet} for alphabet in (3, "aba", "a\udc80")),
 ]
 
