@@ -40,37 +40,31 @@ MISTAKES = {
         ("trainer.devices=[5,5]", "trainer.devices=[5, 5]"),
         ("seed=1 -m resume=nowhere", "resume=nowhere|-m"),
         ("hydra/sweeper=optuna data.path=short.txt", "hydra/sweeper=optuna|add -m"),
-        ("hydra.launcher.n_jobs=2 hydra/launcher=joblib", "hydra|launcher|add -m"),
         ("callbacks.samples.max_new_tokens=1099511627776", "max_new_tokens|100000"),
-        ("callbacks.attention.steps=501", "attention.steps=501|500"),
         ("data.path=", "data.path= is empty"),
         ("data.path=missing.txt", "data.path=missing.txt"),
         ("data.path=short.txt tokenizer=byte", "training tokens|block_size"),
         ("short.txt", "short.txt has no key|data.path=short.txt"),
         ("data=short.txt", "data.path=short.txt"),
         ("resume=nowhere", "resume=nowhere|does not exist"),
-        ("init_from=missing.safetensors", "missing.safetensors|does not exist"),
     ],
     "compare": [
         ("compare=own", "compare.choices= must be given"),
         ("compare=own seed=3", "seed=|seeds=[1,2,3]"),
         ('compare.choices=["model.heads=3"]', "model.heads=3|embed_dim=128"),
         ('compare.choices=["model.heads=2","model.heads=2"]', "compare.choices=|two runs"),
-        ("seeds=[1,1] compare=attention", "seeds=|two runs"),
         ('compare.choices=["model.heads=2","seed=4"]', "seed=4"),
         ("hydra.run.dir=x compare=attention", "name="),
         ("experiment=nanogpt_cpu", "experiment=|trainer.max_steps="),
     ],
     "benchmark": [
         ("suite=attention suite.rounds=0", "suite.rounds=0"),
-        ("suite=attention suite.shapes=[[8,8]]", "suite.shapes[0]=[8, 8]|3 values"),
         ("suite=attention suite.shapes=[[8,10,4]]", "embed_dim=10|heads=4"),
         ("suite=attention suite.batch_size=10000000000", "memory|suite.*"),
         ("suite=attention model.heads=8", "model.heads=8|suite.*"),
         ("suite=attention output=chart.png", "chart.png|.json"),
         ("suite=unknown", "suite/unknown|attention"),
         ("suite=training model.dropout=0.1", "model.dropout=0.1|model.dropout=0"),
-        ("suite=sampling suite.large.tokens=1000", "suite.large.tokens=1000|1024"),
         ("suite=race experiment=speedrun_cpu suite.against=speedrun_cpu", "suite.against"),
         ("suite=race", "default|nanogpt_cpu|texts|data=..."),
         ("suite=race suite.nanogpt=nowhere", "suite.nanogpt=nowhere|train.py|checkout"),
@@ -150,15 +144,16 @@ def test_a_failed_command_leaves_a_folder_that_another_process_uses(tmp_path, mo
     hold += "with run_folder.locked(Path(sys.argv[1])): print('.', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", hold, str(tmp_path)]
     monkeypatch.setattr(command_line, "run_folder", lambda: tmp_path)
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
-        assert other.stdout.read(1) == b"."
-        with pytest.raises(ValueError, match="HydraConfig"):
-            command_line.attempt(lambda config: None, {})
-        assert tmp_path.is_dir()
-        other.kill()
-    with pytest.raises(ValueError, match="HydraConfig"):
-        command_line.attempt(lambda config: None, {})
-    assert not tmp_path.exists()
+    for used in (True, False):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+            assert other.stdout.read(1) == b"."
+            if not used:
+                other.kill()
+                other.wait()
+            with pytest.raises(ValueError, match="HydraConfig"):
+                command_line.attempt(lambda config: None, {})
+            assert tmp_path.is_dir() == used
+            other.kill()
 
 
 def test_a_lock_file_that_is_a_symbolic_link_and_sampling_without_any_run(script: Script) -> None:
