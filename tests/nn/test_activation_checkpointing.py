@@ -1,70 +1,44 @@
 """Activation checkpointing gives the same loss and gradients."""
 
+from contextlib import nullcontext
+
 import torch
 from choices import every_part
-from small_gpt import gpt, some_tokens, variant
+from small_gpt import gpt, loss_of, some_tokens, variant
 from torch import Tensor
 
 from headscope.nn import GPT
-from headscope.nn.loss import next_token_loss
 
 TOKENS = some_tokens()
 TOKENS[:, [4, 7]] = 10  # the end-of-text token
 
 
-def loss_of(model: GPT) -> Tensor:
-    return next_token_loss(model(TOKENS[:, :-1]), TOKENS[:, 1:])
-
-
-def step(model: GPT, *, checkpointing: bool = False) -> list[Tensor]:
+def step(model: GPT, *, checkpointing: bool) -> list[Tensor]:
     """The loss, then the gradient of every parameter."""
     torch.manual_seed(2)
     model.train().checkpoint_activations = checkpointing
-    loss = loss_of(model)
-    parameters = list(model.parameters())
+    loss, parameters = loss_of(model, TOKENS), [*model.parameters()]
     return [loss.detach(), *torch.autograd.grad(loss, parameters, materialize_grads=True)]
-
-
-def bit_identical(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @every_part
 def test_activation_checkpointing_gives_bit_identical_gradients(pair):
-    for dropout, end_of_text in [(0.0, 10), (0.3, None)]:
-        documents = {"document_mask": end_of_text is not None, "end_of_text": end_of_text}
-        model = gpt(**variant(pair), **documents, dropout=dropout)
-        stored = step(model)
-        assert bit_identical(stored, step(model, checkpointing=True))
-        if dropout:
-            torch.manual_seed(3)
-            assert stored[0] != loss_of(model)
-
-
-def test_activation_checkpointing_in_bf16_gives_bit_identical_gradients():
-    model = gpt(dropout=0.3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert bit_identical(step(model), step(model, checkpointing=True))
-    model.bfloat16()
-    assert bit_identical(step(model), step(model, checkpointing=True))
-
-
-def calls(model: GPT, *, grad: bool) -> int:
-    """How often the first block is computed in a forward pass and, with `grad`, a backward pass."""
-    computed = []
-    hook = model.blocks[0].attention.register_forward_hook(lambda *args: computed.append(1))
-    with torch.set_grad_enabled(grad):
-        loss = loss_of(model)
-    if grad:
-        loss.backward()
-    hook.remove()
-    return len(computed)
+    for options in ({"document_mask": True, "end_of_text": 10}, {"dropout": 0.3}):
+        model = gpt(**variant(pair), **options)
+        for precision in (nullcontext(), torch.autocast("cpu", torch.bfloat16)):
+            with precision:
+                stored, recomputed = (step(model, checkpointing=on) for on in (False, True))
+            assert all(torch.equal(*both) for both in zip(stored, recomputed, strict=True))
 
 
 def test_activations_are_recomputed_only_in_training():
-    model = gpt()
-    assert calls(model.train(), grad=True) == 1
+    model, computed = gpt(), []
     model.checkpoint_activations = True
-    assert calls(model.train(), grad=True) == 2
-    assert calls(model.train(), grad=False) == 1
-    assert calls(model.eval(), grad=True) == 1
+    model.blocks[0].attention.register_forward_hook(lambda *call: computed.append(1))
+    for training, grad, times in ((True, True, 2), (True, False, 1), (False, True, 1)):
+        computed.clear()
+        with torch.set_grad_enabled(grad):
+            loss = loss_of(model.train(training), TOKENS)
+        if grad:
+            loss.backward()
+        assert len(computed) == times
