@@ -96,12 +96,10 @@ def test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries(tokens, c
         assert gradient.isfinite().all(), name
 
 
-@given(st.integers(2, 12))
-def test_fewer_queries_than_keys_are_the_last_ones(tokens):
-    last = some_weights(tokens, causal=True)[:, -1:]
+def test_fewer_queries_than_keys_are_the_last_ones():
+    last = some_weights(12, causal=True)[:, -1:]
     for metric, key in (("self", -1), ("previous", -2), ("first", 0)):
-        found = getattr(metrics, f"{metric}_mass")(last)
-        torch.testing.assert_close(found, last[:, 0, key])
+        torch.testing.assert_close(getattr(metrics, f"{metric}_mass")(last), last[:, 0, key])
     with refused("3 queries", "2 keys"):
         metrics.self_mass(torch.ones(3, 2))
 
