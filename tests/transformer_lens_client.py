@@ -28,8 +28,6 @@ def compared(bridge: TransformerBridge, ours: dict) -> dict:
         "weights": difference(patterns, ours["weights"]),
         "scores": difference(scores[..., visible], ours["scores"][..., visible]),
         "logits": difference(logits, ours["logits"]),
-        "tokens": bridge.to_tokens(ours["text"], prepend_bos=False).tolist() == tokens.tolist(),
-        "hooks": sorted(name for name in cache if name.startswith("blocks.0.")),
     }
 
 
@@ -98,6 +96,7 @@ def opened(folder: Path) -> dict:
         if ours["own"]:
             results["edited"] = edited(bridge, ours)
             results["values"] = projected(bridge, ours)
+            results["hooks"] = list(bridge.run_with_cache(ours["tokens"])[1])
             direct = to_transformer_lens(headscope.load(folder / "run.safetensors"))
             results["checkpoint"] = compared(direct, ours)
     results["warnings"] = [str(warning.message) for warning in caught]
