@@ -47,15 +47,6 @@ def edited(bridge: TransformerBridge, ours: dict) -> dict:
     return found
 
 
-def projected(bridge: TransformerBridge, ours: dict) -> float:
-    """The largest difference between the values (B, T, K, D) and what W_V gives."""
-    _, cache = bridge.run_with_cache(ours["tokens"])
-    attention = bridge.blocks[0].attn
-    bias = attention.b_V if ours["biases"] else 0.0
-    values = torch.einsum("btc,kcd->btkd", cache["blocks.0.ln1.hook_out"], attention.W_V) + bias
-    return difference(cache["blocks.0.attn.hook_v"], values)
-
-
 def written(bridge, ours: dict, loaded) -> dict:
     """The largest differences from what the heads write in headscope, from our logit lens and from
     our direct logit attribution of token 5 after the last token."""
@@ -95,7 +86,6 @@ def opened(folder: Path) -> dict:
         results["written"] = written(bridge, ours, headscope.load(folder / "run.safetensors"))
         if ours["own"]:
             results["edited"] = edited(bridge, ours)
-            results["values"] = projected(bridge, ours)
             results["hooks"] = list(bridge.run_with_cache(ours["tokens"])[1])
             direct = to_transformer_lens(headscope.load(folder / "run.safetensors"))
             results["checkpoint"] = compared(direct, ours)

@@ -24,7 +24,7 @@ from headscope.conversion.export import check_greedy
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, compare, converted, find_class, logits, probe
-from headscope.data.tokenizer import CharTokenizer, bpe, gpt2, with_vocab_size
+from headscope.data.tokenizer import CharTokenizer, bpe, gpt2
 from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
 from headscope.trained import TrainedModel, checkpoint
@@ -272,13 +272,3 @@ def llama_logits(llama, path, tokens, vocab_size):
         context.decode(llama.llama_batch_get_one(tokens[:end]))
         rows.append(context.get_logits())  # those of the last token
     return torch.tensor(rows)
-
-
-def test_rows_without_a_token_get_an_unused_one(tmp_path):
-    export_model(saved(tmp_path, "model=gpt2", with_vocab_size(BPE, 300)), "gguf", tmp_path / "out")
-    fields = gguf.GGUFReader(tmp_path / "out" / "model.gguf").fields
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    kinds = fields["tokenizer.ggml.token_type"].contents()
-    assert len(tokens) == len(set(tokens)) == len(kinds) == 300
-    assert kinds.index(gguf.TokenType.CONTROL) == BPE.end_of_text == 289
-    assert set(kinds[290:]) == {gguf.TokenType.UNUSED}

@@ -19,7 +19,6 @@ from headscope import trained
 from headscope.conversion.convert import export_model, import_model
 from headscope.conversion.nanogpt import read_nanogpt
 from headscope.trained import checkpoint
-from headscope.trained.generation.texts import generate_text
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind\n" * 20
 ALPHABET = "".join(sorted(set(TEXT)))
@@ -156,8 +155,7 @@ torch.save(model(tokens, tokens)[0].detach(), "logits.pt")
 """
 
 
-def test_a_model_that_nanogpt_trained_has_nanogpts_logits_and_text(nanogpt, text, tmp_path):
-    """Its text is that of the model that is exported again."""
+def test_a_model_that_nanogpt_trained_has_nanogpts_logits_also_when_exported(nanogpt, text):
     data = nanogpt / "data" / "shakespeare_char"
     shutil.copy(text, data / "input.txt")
     run(nanogpt, str(data / "prepare.py"))
@@ -166,20 +164,13 @@ def test_a_model_that_nanogpt_trained_has_nanogpts_logits_and_text(nanogpt, text
     words += "--always_save_checkpoint=True --gradient_accumulation_steps=1"
     run(nanogpt, "train.py", "--dataset=shakespeare_char", *words.split())
     loaded = loaded_from(nanogpt / "out" / "ckpt.pt", text)
+    shutil.rmtree(nanogpt / "out")
+    export_model(loaded, "nanogpt", nanogpt / "out")
     tokens = torch.randint(VOCABULARY, (3, 8))
     torch.save(tokens, nanogpt / "tokens.pt")
     run(nanogpt, "-c", THEIRS)
     expected = torch.load(nanogpt / "logits.pt")
     torch.testing.assert_close(loaded.model(tokens), expected, atol=1e-4, rtol=0)
-
-    export_model(loaded, "nanogpt", tmp_path / "again")
-    (nanogpt / "data" / "again").mkdir()
-    (tmp_path / "again" / "meta.pkl").rename(nanogpt / "data" / "again" / "meta.pkl")
-    words = "--device=cpu --start=To --num_samples=1 --max_new_tokens=20 --top_k=1"
-    said = run(nanogpt, "sample.py", f"--out_dir={tmp_path / 'again'}", *words.split())
-    options = {"seed": 1, "max_new_tokens": 20, "top_k": 1}
-    ours = "".join(generate_text(loaded.model, loaded.tokenizer, "To", **options))
-    assert f"To{ours}" in said
 
 
 def test_the_script_converts_in_and_out(script, text):

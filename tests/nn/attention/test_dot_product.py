@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headscope.nn import (
-    Alibi,
-    HeadBias,
     MultiHeadAttention,
     Relative,
     attention_variants,
@@ -92,19 +90,6 @@ def test_repeated_key_heads_change_nothing(monkeypatch, masked):
         results.append((outputs, *torch.autograd.grad(outputs.square().sum(), inputs)))
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
     assert [call.args[1].size(1) for call in kernel.call_args_list] == [2, 6]
-
-
-@pytest.mark.parametrize("position", [Alibi, HeadBias, Relative])
-@pytest.mark.parametrize("queries", [5, 2])
-def test_the_keys_of_a_mask_lie_side_by_side(monkeypatch, position, queries):
-    """CUDA's fused kernels need that; with another order, the math path runs."""
-    shape = (2, 6, 2, queries, 5, 4)
-    bias = position(embed_dim=24, block_size=8, heads=6, head_dim=4).bias(queries, 5)
-    kernel = Mock(wraps=F.scaled_dot_product_attention)
-    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
-    for options in ({"causal": past(queries, 5)}, {}, {"mask": past(5).T[:queries]}):
-        attend_fused(*qkv(shape), bias=bias, scale=0.5, **options)
-        assert kernel.call_args.kwargs["attn_mask"].stride(-1) == 1
 
 
 @pytest.mark.gpu
