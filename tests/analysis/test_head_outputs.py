@@ -2,7 +2,7 @@
 estimated from gradients. All equal what hooks, written here, do to the head's output."""
 
 import copy
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import product
 
 import pytest
@@ -115,21 +115,26 @@ def test_a_loss_that_counts_some_tokens_is_their_mean_over_all_texts(replace_by)
 
 
 @every_part
-def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair):
+@zero_or_mean
+def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair, replace_by):
+    """The factor multiplies what the head writes, or its difference from the mean."""
     model = gpt(**variant(pair))
     factors = torch.ones(2, *INPUTS.shape, model.attentions[0].heads, 1, requires_grad=True)
-    first = outputs_changed(model, 0, lambda outputs: outputs * factors[0])
-    with first, outputs_changed(model, 1, lambda outputs: outputs * factors[1]):
+    constant = [outputs_of(model, layer, INPUTS).detach().mean(dim=(0, 1)) for layer in (0, 1)]
+    if replace_by == "zero":
+        constant = [torch.zeros(()), torch.zeros(())]
+    with ExitStack() as stack:
+        for layer, fixed, factor in zip((0, 1), constant, factors, strict=True):
+            change = lambda x, fixed=fixed, factor=factor: fixed + (x - fixed) * factor  # noqa: E731
+            stack.enter_context(outputs_changed(model, layer, change))
         loss = losses(model).mean(dim=-1)
     [gradients] = torch.autograd.grad(loss.sum(), factors)  # (L, N, T, H, 1)
-    found = gradient_importance(model, INPUTS, TARGETS, max_batch=2)
-    for name, expected in {
-        "loss": loss.mean(),
-        "importance": gradients.squeeze(-1).abs().sum(dim=2).mean(dim=1),
-        "nats_per_token": -gradients.squeeze(-1).sum(dim=2).mean(dim=1),
-    }.items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=2e-6)
-    assert (found["importance"] > found["nats_per_token"].abs()).any()  # signs cancel
+    found = gradient_importance(model, INPUTS, TARGETS, replace_by=replace_by, max_batch=2)
+    expected = {"loss": loss.mean(), "nats_per_token": -gradients.sum(dim=(2, 4)).mean(dim=1)}
+    if replace_by == "zero":
+        expected["importance"] = gradients.abs().sum(dim=(2, 4)).mean(dim=1)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-3, atol=5e-6)
 
 
 @torch.no_grad()

@@ -47,10 +47,8 @@ EQUAL: Cases = [
     # transformers ignores these entries, or they have another meaning that we read
     (MPT, {"attn_config": {"alibi_bias_max": 4}, "expansion_ratio": 2}),
     (GPT2, {"reorder_and_upcast_attn": True}),
-    (GPT2, {"scale_attn_weights": False}),
-    (GPT2, {"layer_norm_epsilon": 0.5, "n_head": 4}),
+    (GPT2, {"scale_attn_weights": False, "layer_norm_epsilon": 0.5, "n_head": 4}),
     (NEOX, {"rope_parameters": None, "rotary_emb_base": 700, "rotary_pct": 1.0}),
-    (NEOX, {"hidden_act": "gelu_fast"}),
     (MPT, {"logit_scale": 0.5, "no_bias": False, "norm_type": "rmsnorm"}),
     (LLAMA, {"rope_parameters": None, "rope_theta": 700.0}),
     (LLAMA, {"sliding_window": 3, "attention_sinks": True, "attn_logit_softcapping": 5.0}),
@@ -62,12 +60,9 @@ EQUAL: Cases = [
 REFUSED: Cases = [
     # positions: scaled, or on a part of a head
     (LLAMA, {"rope_parameters": LINEAR, "rope_scaling": LINEAR}),
-    (NANOCHAT, {"rope_parameters": LINEAR | {"rope_type": "yarn", "factor": 4.0}}),
-    (NEOX, {"rotary_pct": 0.25, "rope_parameters": None}),
     (NEOX, {"rotary_pct": 0.5, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}}),
     # windows
     (QWEN3, {**WINDOW, "sliding_window": 11}),
-    (QWEN3, {**WINDOW, "sliding_window": 3, "max_window_layers": 1}),
     # the scale of scores, caps and clips
     (GPT2, {"scale_attn_by_inverse_layer_idx": True}),
     (MPT, {"attn_config": {"clip_qkv": 2.0, "softmax_scale": 0.5}}),
@@ -78,11 +73,8 @@ REFUSED: Cases = [
     *((LLAMA, {key: True}) for key in BIASES),
     # activation functions
     *((GPT2, {"activation_function": name}) for name in ("silu", "quick_gelu", ["gelu"])),
-    (LLAMA, {"hidden_act": "gelu"}),
-    (NANOCHAT, {"hidden_act": "silu"}),
     # norms and the output head
     (QWEN3, {"rms_norm_eps": 1e-3}),
-    (NANOCHAT, {"tie_word_embeddings": True}),
     (GPT2, {"tie_word_embeddings": False}),
     # sizes that do not fit the weights, and values of other types
     *((LLAMA, {key: 2}) for key in ("num_attention_heads", "num_key_value_heads")),
@@ -101,8 +93,7 @@ EITHER: Cases = [
     (GPT2, {"per_layer_config": {"1": {"activation_function": "relu"}}}),
     (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
     (LLAMA, {"rope_parameters": {"rope_type": "default"}, "rope_theta": 7.0}),
-    (LLAMA, {"partial_rotary_factor": 0.5}),
-    (LLAMA, {"tie_word_embeddings": True}),
+    (LLAMA, {"tie_word_embeddings": True, "partial_rotary_factor": 0.5}),
     (GPT2, {"tie_word_embeddings": None, "scale_attn_weights": 0}),
 ]
 """Changes whose meaning depends on the version of transformers."""
