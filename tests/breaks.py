@@ -300,7 +300,7 @@ analysis/head_outputs.py
 # after a head is removed, the next layers see all documents
 - y = block(y, model.position, mask=masks)
 + y = block(y, model.position)
-> nn/test_documents.py::test_a_removed_head_is_removed_from_the_masked_model
+> analysis/test_head_outputs.py::test_what_changes_without_a_head_is_what_replacing_its_output_changes
 trained/generation/compiled.py
 # the compiled step of sampling sees all documents
 - pasts, self.model.document_mask(seen, length))
