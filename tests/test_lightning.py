@@ -350,19 +350,6 @@ def test_a_mistake_in_a_resumed_run_is_one_line(word: str, script: Script, plain
     assert "Traceback" not in said.err
 
 
-def test_a_bug_in_a_callback_is_not_hidden(script: Script) -> None:
-    with Path("my_callbacks.py").open("a") as file:
-        file.write("""
-class Wrong(GradientNorms):
-    def on_train_start(self, trainer, module):
-        exec("def wrong(): raise RuntimeError('a bug')\\nwrong()", {})
-""")
-    said = script("train", *FAST, "+callbacks.x._target_=my_callbacks.Wrong", RUN)
-    assert said.code == 1
-    assert "Traceback" in said.err
-    assert "The error comes from" in said.err
-
-
 def test_objects_from_python_are_used() -> None:
     monitor = LearningRateMonitor()
     words = [*FAST, "callbacks=plain"]
