@@ -185,6 +185,7 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(file, whole):
     assert_refused(file, "tied_head=true")
 
 
+@pytest.mark.slow
 def test_loading_imports_no_compiler(file):
     save(content()[0], file)
     code = "import sys, headscope as h; h.load(sys.argv[1]); print('torch._dynamo' in sys.modules)"
