@@ -24,7 +24,7 @@ from many_processes import (
     wait_for_end,
     wait_for_steps,
 )
-from running import Script, events, summary
+from running import events, summary
 
 from headscope.trained.checkpoint import read
 
@@ -51,7 +51,7 @@ def assert_same_training(one: str | Path, other: str | Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, speeches: Path) -> Path:
+def alone(tmp_path_factory, speeches) -> Path:
     """A folder with the token store and with outputs/alone, a run of one process."""
     folder = tmp_path_factory.mktemp("alone")
     with chdir(folder):
@@ -62,15 +62,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory, speeches: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tiny(alone: Path, speeches: Path) -> list[str]:
+def tiny(alone, speeches) -> list[str]:
     """The words of a small run with the tokens of `alone`."""
     return [*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
 
 
 @pytest.mark.parametrize(("way", "count"), [("torchrun", 2), ("srun", 2), ("lightning", 4)])
-def test_several_processes_train_as_one(
-    way: str, count: int, alone: Path, tiny: list[str], script: Script
-) -> None:
+def test_several_processes_train_as_one(way, count, alone, tiny, script):
     """One run folder, one console, one stream of logs and one checkpoint; literal values arrive in
     every process."""
     words = [
@@ -96,7 +94,7 @@ def test_several_processes_train_as_one(
     assert loss == pytest.approx(summary(run)["val_loss"], rel=1e-7)
 
 
-def test_answers_are_counted_over_all_processes(tmp_path: Path) -> None:
+def test_answers_are_counted_over_all_processes(tmp_path):
     """Windows of 12 tokens have one to three answers, so their mean is no mean of means."""
     words = [*TINY, *STEPS, "data=modular", "model.block_size=12", "trainer.batch_size=4"]
     with chdir(tmp_path):
@@ -107,7 +105,7 @@ def test_answers_are_counted_over_all_processes(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory, tiny: list[str]) -> Path:
+def outputs(tmp_path_factory, tiny) -> Path:
     """The outputs of two runs in two processes: `whole`, and `killed` halfway."""
     words = [
         *("trainer.max_steps=20", "trainer.val_every_steps=3", "optimizer=adamw"),
@@ -129,7 +127,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory, tiny: list[str]) -> Path:
     return folder / "outputs"
 
 
-def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs: Path, script: Script) -> None:
+def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs, script):
     shutil.copytree(outputs / "killed", "outputs/run")
     for name in ("last", "best", "step_000003"):
         assert script("sample", f"checkpoint=outputs/run/checkpoints/{name}.safetensors").code == 0
@@ -144,9 +142,7 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs: Path, script: 
     assert [step for step, _ in logged[0]] == [1, 20]
 
 
-def test_a_killed_run_continues_in_another_number_of_processes(
-    outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_continues_in_another_number_of_processes(outputs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(outputs / "killed", "outputs/run")
     said = train("lightning", 1, "resume=outputs/run")
@@ -165,9 +161,7 @@ def test_a_killed_run_continues_in_another_number_of_processes(
         ("torchrun", "all", signal.SIGINT, 1),
     ],
 )
-def test_a_signal_to_any_process_saves_and_ends_all(
-    way: str, receiver: str, number: signal.Signals, code: int, tiny: list[str], script: Script
-) -> None:
+def test_a_signal_to_any_process_saves_and_ends_all(way, receiver, number, code, tiny, script):
     running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.val_every_steps=100000"])
     children = wait_for_steps(running, 1)
     time.sleep(0.5)  # between two validations
@@ -186,9 +180,7 @@ def test_a_signal_to_any_process_saves_and_ends_all(
 
 @pytest.mark.parametrize("receiver", ["first", "other"])
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
-def test_a_second_signal_to_any_process_ends_all(
-    way: str, receiver: str, tiny: list[str], script: Script
-) -> None:
+def test_a_second_signal_to_any_process_ends_all(way, receiver, tiny, script):
     running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.accumulate=1500"])
     children = wait_for_steps(running, 1)
     first, *_, other = [psutil.Process(running.pid), *children]
@@ -201,7 +193,7 @@ def test_a_second_signal_to_any_process_ends_all(
 
 
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
-def test_a_crash_of_one_process_ends_all(way: str, tiny: list[str], script: Script) -> None:
+def test_a_crash_of_one_process_ends_all(way, tiny, script):
     running = start([*command(way, 2), *tiny, *ENDLESS])
     children = wait_for_steps(running, 8)
     children[-1].kill()
@@ -214,7 +206,7 @@ def test_a_crash_of_one_process_ends_all(way: str, tiny: list[str], script: Scri
 
 
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
-def test_an_error_is_printed_once(way: str, tiny: list[str], script: Script) -> None:
+def test_an_error_is_printed_once(way, tiny, script):
     ended = train(way, 2, *tiny, "trainer.batch_size=9")
     assert ended.code == 1, ended.err
     [line] = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
@@ -248,13 +240,8 @@ SRUN = slurm(2)[0]
     ],
 )
 def test_impossible_processes_are_refused(
-    words: list[str],
-    environment: dict[str, str],
-    expected: str,
-    script: Script,
-    speeches: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    words, environment, expected, script, speeches, monkeypatch
+):
     monkeypatch.setattr("headscope.cli.error_messages.REPORT_SECONDS", 0)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -266,9 +253,7 @@ def test_impossible_processes_are_refused(
         assert not list(Path().iterdir())
 
 
-def test_variables_of_an_earlier_first_process_change_nothing(
-    tiny: list[str], script: Script
-) -> None:
+def test_variables_of_an_earlier_first_process_change_nothing(tiny, script):
     stale = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "7", "GROUP_RANK": "0"}
     words = [*command("lightning", 2), *tiny, *STEPS, "hydra.run.dir=outputs/run"]
     ended = end(start(words, **stale))
@@ -276,7 +261,7 @@ def test_variables_of_an_earlier_first_process_change_nothing(
     assert summary("outputs/run")["devices"] == 2
 
 
-def test_a_run_that_waits_for_another_machine_says_so(tiny: list[str], script: Script) -> None:
+def test_a_run_that_waits_for_another_machine_says_so(tiny, script):
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": SRUN["MASTER_PORT"]}
     both = TORCHRUN | address | {"LOCAL_WORLD_SIZE": "1"}
     words = [sys.executable, SCRIPT, *tiny, *STEPS, "hydra.run.dir=outputs/run"]

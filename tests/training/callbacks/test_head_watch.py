@@ -11,7 +11,7 @@ import pytest
 import torch
 from checkpoint_files import assert_same_weights
 from PIL import Image
-from running import DRAWN, SMALL, Script, events, snapshot_headers, summary
+from running import DRAWN, SMALL, events, snapshot_headers, summary
 from small_gpt import gpt, some_tokens
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
@@ -47,7 +47,7 @@ METRICS = {
 }
 
 
-def test_a_run_logs_what_its_weights_give(script: Script, speeches: Path) -> None:
+def test_a_run_logs_what_its_weights_give(script, speeches):
     """It measures heads every 2 steps and draws images at steps 0, 2 and 5."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "model.heads=2"]
     words += ["callbacks.heads.every_steps=2", "callbacks.heads.windows=3"]
@@ -115,7 +115,7 @@ def test_a_run_logs_what_its_weights_give(script: Script, speeches: Path) -> Non
         assert logged[0].encoded_image_string != logged[-1].encoded_image_string
 
 
-def test_watching_does_not_change_training(script: Script, speeches: Path) -> None:
+def test_watching_does_not_change_training(script, speeches):
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "model.dropout=0.2"]
     watching = [*DRAWN, "callbacks.heads.every_steps=1"]
     # SMALL sets keys of callbacks, so the choice of callbacks must come before it.
@@ -167,7 +167,7 @@ def measured(tmp_path: Path, attention: AttentionLog, models: dict[int, GPT]) ->
     return [header["step"] for header in snapshot_headers(str(tmp_path / "run"))]
 
 
-def test_a_name_is_announced_once_also_after_a_resume() -> None:
+def test_a_name_is_announced_once_also_after_a_resume():
     flat, sharp = flat_and_sharp()
     repeats = repeat_probe(sharp, None, REPEATED_TEXTS)
     types = measure_heads(sharp, some_tokens(TOKENS), repeats=repeats).types
@@ -189,7 +189,7 @@ def test_a_name_is_announced_once_also_after_a_resume() -> None:
     assert resumed.new_names(resumed.measure(sharp, 80), 80) == []
 
 
-def test_heads_are_also_measured_where_planned_steps_are_far_apart() -> None:
+def test_heads_are_also_measured_where_planned_steps_are_far_apart():
     attention = AttentionLog()
     attention.planned = {0, 50, 420, 1000}
     for every, expected in (
@@ -203,7 +203,7 @@ def test_heads_are_also_measured_where_planned_steps_are_far_apart() -> None:
     assert not any(map(never.due, range(1001)))
 
 
-def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
+def test_a_snapshot_is_added_when_a_name_changes(tmp_path):
     flat, sharp = flat_and_sharp()
     models = {0: flat, 20: flat, 40: sharp, 60: sharp, 80: flat, 900: flat}
     assert measured(tmp_path, watch(), models) == [0, 40, 80, 900]
@@ -211,7 +211,7 @@ def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
     assert (len(header["labels"]), header["text_tokens"]) == (TOKENS, TOKENS + 3)
 
 
-def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
+def test_added_snapshots_leave_room_for_planned_ones(tmp_path):
     flat, sharp = flat_and_sharp()
     models = {0: flat} | {20 * n: [flat, sharp][n % 2] for n in range(1, 10)} | {900: flat}
     size = max_bytes(2, 4, TOKENS, **sizes_of(TOKENIZER.vocabulary_labels()))
@@ -228,7 +228,7 @@ def sizes_of(labels: list[str]) -> dict[str, int]:
     return {"vocab_size": len(labels), "label_bytes": len(compact_json(labels).encode())}
 
 
-def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Path) -> None:
+def test_a_text_is_shortened_to_the_size_of_a_step(script, speeches):
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", f"hydra.run.dir={RUN}"]
     assert script("train", *words, "callbacks.attention.step_megabytes=0.018").code == 0
     shown = len(snapshot_headers(RUN)[0]["labels"])
@@ -247,7 +247,7 @@ def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Pat
     assert len(said.err.splitlines()) == 1
 
 
-def test_snapshots_are_half_logarithmic_and_half_even() -> None:
+def test_snapshots_are_half_logarithmic_and_half_even():
     for number, last in ((60, 850), (60, 40), (5, 100), (3, 9), (2, 7), (1, 7), (0, 7)):
         logarithmic = spread_steps((number + 1) // 2, last)
         for steps, most in ((snapshot_steps(number, last), number), (logarithmic, number)):
@@ -263,7 +263,7 @@ def test_snapshots_are_half_logarithmic_and_half_even() -> None:
     assert max(after - before for before, after in pairwise(steps)) <= 850 / 29
 
 
-def test_images_are_drawn_at_some_of_the_steps_of_the_tab() -> None:
+def test_images_are_drawn_at_some_of_the_steps_of_the_tab():
     steps = snapshot_steps(60, 850)
     for number in (0, 1, 2, 8, 100):
         chosen = evenly_chosen(steps, number)
