@@ -91,12 +91,7 @@ def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsy
         trained.load(checkpoint.find(str(run)))
 
 
-EIGHT = [
-    *SMALL,
-    "trainer.max_steps=8",
-    "trainer.val_every_steps=4",
-    "callbacks.heads.every_steps=0",
-]
+EIGHT = [*SMALL, "trainer.max_steps=8", "trainer.val_every_steps=4", "callbacks=plain"]
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, at: int, token: object, value: float) -> None:

@@ -58,17 +58,14 @@ def changed(stored: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_training_state_that_does_not_fit_is_refused_and_each_step_starts_without_gradients(
-    speeches, monkeypatch, tmp_path
+    speeches, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)
     words = [*SMALL, f"data.path={speeches}", "trainer.val_batch_size=256", "callbacks=plain"]
     words += ["trainer.accumulate=2"]
     backward, had_gradients = LanguageModel.manual_backward, []
 
     def recorded(module, loss):
-        had_gradients.append(
-            {parameter.grad is not None for parameter in module.model.parameters()}
-        )
+        had_gradients.append({each.grad is not None for each in module.model.parameters()})
         backward(module, loss)
 
     monkeypatch.setattr(LanguageModel, "manual_backward", recorded)
