@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import Script, events, snapshot_headers
+from running import events, snapshot_headers
 
 import headscope
 from headscope.nn.capture import capture
@@ -22,7 +22,7 @@ RECIPE = [
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("pictures_not_drawn")
-def test_a_head_becomes_a_previous_token_head_and_its_metrics_tell(script: Script) -> None:
+def test_a_head_becomes_a_previous_token_head_and_its_metrics_tell(script) -> None:
     run = "outputs/run"
     training = script("train", *RECIPE, f"hydra.run.dir={run}")
     assert training.code == 0, training.err

@@ -21,7 +21,7 @@ from composing import training_config
 from lightning.pytorch.callbacks import LearningRateMonitor
 from many_processes import TINY
 from refusals import refused
-from running import ROOT, Script, events, snapshot_headers, summary
+from running import ROOT, events, snapshot_headers, summary
 
 import headscope
 from headscope.config.parts import OWN_FOLDERS
@@ -42,7 +42,7 @@ RATES = "+callbacks.rates._target_=lightning.pytorch.callbacks.LearningRateMonit
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own(tmp_path, monkeypatch) -> Iterator[None]:
     """The current folder has the files of the page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -56,7 +56,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(tmp_path_factory) -> Path:
     """A finished run, which tests read or copy."""
     with chdir(tmp_path_factory.mktemp("plain")):
         return headscope.train([*FAST, RUN]).folder.absolute()
@@ -68,7 +68,7 @@ def scalars(run: str | Path, tag: str) -> dict[int, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_commands_of_the_page_work(command: str, script: Script) -> None:
+def test_the_commands_of_the_page_work(command, script):
     words = shlex.split(command)[2:]
     words += ["callbacks.norms.every=1"] * ("norms" in command)
     said = script("train", *words[:1], *FAST, *words[1:], RUN)
@@ -86,7 +86,7 @@ def test_the_commands_of_the_page_work(command: str, script: Script) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [IN_PYTHON, PLAIN], ids=["headscope.train", "plain Trainer"])
-def test_the_python_of_the_page_works(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_page_works(source, monkeypatch):
     fast = [*FAST[:-3], "trainer.max_steps=4"]
     for old, new in {
         '"trainer.max_steps=100", ': f"*{fast}, ",
@@ -109,7 +109,7 @@ def test_the_python_of_the_page_works(source: str, monkeypatch: pytest.MonkeyPat
     assert torch.load(file, weights_only=True)["global_step"] == 6
 
 
-def test_a_plain_trainer_resumes_as_lightning_does(tmp_path: Path) -> None:
+def test_a_plain_trainer_resumes_as_lightning_does(tmp_path):
     """The weights are those of an uninterrupted run."""
     store = headscope.prepare_store(headscope.TextFiles(path="my_callbacks.py"), headscope.char)
     data = headscope.TokenDataModule(store, block_size=8, batch_size=2)
@@ -145,7 +145,7 @@ def test_a_plain_trainer_resumes_as_lightning_does(tmp_path: Path) -> None:
     torch.testing.assert_close(resumed, whole, rtol=0, atol=0)
 
 
-def test_rates_and_steps_are_right_also_after_a_resume() -> None:
+def test_rates_and_steps_are_right_also_after_a_resume():
     words = [*FAST, "schedule.warmup_steps=4", RUN]
     for last in (2, 3, 6):  # with and without a validation just before the checkpoint
         headscope.train([*words, f"trainer.max_steps={last}", RATES, NORMS])
@@ -162,9 +162,7 @@ def test_rates_and_steps_are_right_also_after_a_resume() -> None:
     assert [*scalars("outputs/run", "gradient/block_0")] == [*range(6)]
 
 
-def test_the_state_of_a_callback_is_restored_after_a_stop(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_of_a_callback_is_restored_after_a_stop(script, monkeypatch):
     Path("my_states.py").write_text(
         "import torch\nfrom lightning.pytorch import Callback\n"
         "class Sum(Callback):\n"
@@ -207,7 +205,7 @@ def test_the_state_of_a_callback_is_restored_after_a_stop(
     assert "left out    callbacks.sum" in more.out
 
 
-def test_each_logger_gets_scalars_samples_and_hyperparameters() -> None:
+def test_each_logger_gets_scalars_samples_and_hyperparameters():
     words = ["logger=[csv,tensorboard]", "callbacks.samples.max_new_tokens=5", *FAST, RUN]
     headscope.train(words)
     folder = Path("outputs/run/csv/version_0")
@@ -225,7 +223,7 @@ def test_each_logger_gets_scalars_samples_and_hyperparameters() -> None:
 
 
 @pytest.mark.slow
-def test_wandb_offline_and_mlflow_get_the_run(script: Script, monkeypatch) -> None:
+def test_wandb_offline_and_mlflow_get_the_run(script, monkeypatch):
     import mlflow
 
     uri = f"sqlite:///{Path('mlflow.db').absolute()}"
@@ -259,7 +257,7 @@ CHECKING += ["num_sanity_val_steps=2", "enable_progress_bar=false", "enable_mode
         (["limit_val_batches=0"], "none"),
     ],
 )
-def test_flags_of_the_trainer(flags: list[str], validation: str, plain: Path) -> None:
+def test_flags_of_the_trainer(flags, validation, plain):
     """They do not change the weights."""
     words = [f"+trainer.{flag}" for flag in flags]
     found = headscope.train([*FAST, "trainer.final_validation=whole", *words, RUN]).summary
@@ -271,9 +269,7 @@ def test_flags_of_the_trainer(flags: list[str], validation: str, plain: Path) ->
         assert scalars("outputs/run", "val/loss") == scalars(plain, "val/loss")
 
 
-def test_overfitting_repeats_the_first_steps_batches_also_after_a_resume(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_overfitting_repeats_the_first_steps_batches_also_after_a_resume(monkeypatch):
     seen, step = [], LanguageModel.training_step
 
     def recorded(module: LanguageModel, batches: Any, *given: Any) -> Any:
@@ -289,7 +285,7 @@ def test_overfitting_repeats_the_first_steps_batches_also_after_a_resume(
 
 
 @pytest.mark.parametrize("choice", ["fast", "limit", "overfit", "profiler"])
-def test_every_debug_choice_runs(choice: str) -> None:
+def test_every_debug_choice_runs(choice):
     short = [] if choice == "fast" else ["trainer.max_steps=2"]
     headscope.train([*FAST[:-3], f"debug={choice}", *short, RUN])
     assert Path("outputs/run").exists() != (choice == "fast")
@@ -313,7 +309,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "advice"), REFUSED.items())
-def test_a_flag_that_headscope_sets_is_refused_with_the_key(given: str, advice: str) -> None:
+def test_a_flag_that_headscope_sets_is_refused_with_the_key(given, advice):
     config = training_config("data=repeats")
     config.trainer.arguments |= yaml.safe_load(given)
     with refused(f"trainer.{given.partition(':')[0]}", advice):
@@ -337,20 +333,20 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "names"), MISTAKES.items())
-def test_a_mistake_is_refused_before_a_checkpoint_is_written(words: str, names: str) -> None:
+def test_a_mistake_is_refused_before_a_checkpoint_is_written(words, names):
     with refused(names):
         headscope.train([*FAST, *words.split(), RUN])
     assert not Path("outputs/run/checkpoints").exists()
 
 
 @pytest.mark.parametrize("word", ["callbacks.early_stopping=5", "+callbacks.x=5"])
-def test_a_mistake_in_a_resumed_run_is_one_line(word: str, script: Script, plain: Path) -> None:
+def test_a_mistake_in_a_resumed_run_is_one_line(word, script, plain):
     said = script("train", f"resume={plain}", "trainer.max_steps=6", word)
     assert (said.code, said.err.splitlines()[-1][:6]) == (1, "Error:"), said.err
     assert "Traceback" not in said.err
 
 
-def test_objects_from_python_are_used() -> None:
+def test_objects_from_python_are_used():
     monitor = LearningRateMonitor()
     words = [*FAST, "callbacks=plain"]
     with pytest.raises(headscope.UserError, match="LearningRateMonitor"):
@@ -369,7 +365,7 @@ def of_a_stranger(part: str, key: str, value: Any) -> None:
     save(stored, "outputs/run/checkpoints/last.safetensors")
 
 
-def test_a_checkpoint_builds_no_callback_and_no_logger(script: Script) -> None:
+def test_a_checkpoint_builds_no_callback_and_no_logger(script):
     """Not even one that the person has used before in this process, with a trap inside."""
     trap = {"_target_": "os.mkdir", "path": "ran"}
     logger = {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": trap}
@@ -383,7 +379,7 @@ def test_a_checkpoint_builds_no_callback_and_no_logger(script: Script) -> None:
         shutil.rmtree("outputs/run")
 
 
-def test_a_state_of_a_stranger_removes_nothing(script: Script) -> None:
+def test_a_state_of_a_stranger_removes_nothing(script):
     best = ["+callbacks.best._target_=lightning.pytorch.callbacks.ModelCheckpoint"]
     best += ["+callbacks.best.monitor=val/loss", "+callbacks.best.save_last=true"]
     headscope.train([*FAST, *best, RUN])
@@ -403,7 +399,7 @@ def test_a_state_of_a_stranger_removes_nothing(script: Script) -> None:
         Path("outputs/before").rename("outputs/run")
 
 
-def test_a_run_does_not_follow_links_out_of_its_folder(plain: Path) -> None:
+def test_a_run_does_not_follow_links_out_of_its_folder(plain):
     shutil.copytree(plain, "outputs/run")
     Path("elsewhere").mkdir()
     Path("outputs/run/csv").symlink_to(Path("elsewhere").absolute())

@@ -28,7 +28,7 @@ GPU = torch.device("meta")
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fake(monkeypatch) -> Iterator[None]:
     for module in (attention_variants, dot_product):  # `meta` has no autocast
         monkeypatch.setattr(module, "no_autocast", lambda x: nullcontext())
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -45,7 +45,7 @@ def tokens_on_gpu(length: int) -> Tensor:
 
 
 @every_part
-def test_a_training_step_stays_on_its_device(pair: tuple[str, str]) -> None:
+def test_a_training_step_stays_on_its_device(pair):
     model = model_on_gpu(pair, dropout=0.1, logit_cap=15.0).train()
     tokens = tokens_on_gpu(11)
     for chunk_tokens in [None, 4]:
@@ -61,9 +61,7 @@ def test_a_training_step_stays_on_its_device(pair: tuple[str, str]) -> None:
 
 @every_part
 @torch.no_grad()
-def test_sampling_and_measuring_stay_on_their_device(
-    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sampling_and_measuring_stay_on_their_device(pair, monkeypatch):
     model = model_on_gpu(pair).eval()
     cache = make_cache(model, 2)
     for length in (3, 1):
@@ -80,7 +78,7 @@ def test_sampling_and_measuring_stay_on_their_device(
     assert (position_picture(model.position) is None) == (not drawn)
 
 
-def test_choosing_a_token_stays_on_its_device() -> None:
+def test_choosing_a_token_stays_on_its_device():
     logits, uniform = torch.zeros(2, 9, device=GPU), torch.zeros(2, device=GPU, dtype=torch.float64)
     for options in ({}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}):
         assert choose_tokens(logits, uniform=uniform, **options).device == GPU

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,7 +23,7 @@ def test_it():
 """
 
 
-def test_children_of_a_hung_test_are_killed(tmp_path: Path) -> None:
+def test_children_of_a_hung_test_are_killed(tmp_path):
     (tmp_path / "test_hangs.py").write_text(HANGS)
     said = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "leftovers", "-o", "timeout=1", "test_hangs.py"],

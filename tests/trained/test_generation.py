@@ -135,25 +135,6 @@ def test_choosing_tokens_needs_no_gpu_synchronization_and_equals_the_cpu(options
     assert tokens.tolist() == choose_tokens(logits, uniform=on_cpu, **options).tolist()
 
 
-def test_a_step_copies_only_the_new_tokens_from_the_device_and_keeps_torchs_seed(
-    model, monkeypatch
-):
-    copied, random = [], torch.get_rng_state()
-    for name in ("tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__"):
-        original = getattr(torch.Tensor, name)
-
-        def copy(tensor, *args, name=name, original=original):
-            copied.append((name, tuple(tensor.shape)))
-            return original(tensor, *args)
-
-        monkeypatch.setattr(torch.Tensor, name, copy)
-    options = {"max_new_tokens": 30, "seeds": [1, 2, 3], "top_p": 0.9}
-    assert len(list(generate_tokens(model, [[5], [6], [7, 8]], **options))) == 30
-    assert copied == 30 * [("tolist", (2,)), ("tolist", (1,))]
-    monkeypatch.undo()
-    assert torch.equal(torch.get_rng_state(), random)
-
-
 def test_a_seed_gives_the_same_random_numbers_for_every_device(monkeypatch):
     for device, dtype in (("cpu", torch.float64), ("mps", torch.float32)):
         assert most_precise_dtype(torch.device(device)) == dtype

@@ -2,7 +2,6 @@
 
 import copy
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ PROMPT = "My fellow"
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> str:
+def checkpoint(tmp_path) -> str:
     saved, _ = content(configuration())
     for name, weight in saved["tensors"].items():  # makes some tokens much more likely
         saved["tensors"][name] = 6 * weight

@@ -53,10 +53,7 @@ def test_train_evaluate_sample_and_start_from_its_weights(script, speeches):
     analyze = quote(str(ROOT / "scripts" / "analyze.py"))
     assert f"python {analyze} checkpoint={run}/checkpoints/best.safetensors" in said.out
 
-    # All expected entries are in TensorBoard.
-    log = events(str(run))
-    expected = {"train/loss", "train/lr", "train/grad_norm", "train/tokens_per_second"}
-    assert expected | {"val/loss", "val/bits_per_byte"} <= set(log.Tags()["scalars"])
+    log = events(run)
     assert set(log.Tags()["images"]) == {image_tag(layer, 4) for layer in (0, 1)}
     steps = [event.step for event in log.Images(image_tag(0, 4))]
     assert (steps[0], steps[-1], len(steps)) == (0, 300, 8)
@@ -70,8 +67,6 @@ def test_train_evaluate_sample_and_start_from_its_weights(script, speeches):
     assert last["perplexity"] == pytest.approx(math.exp(last["loss_nats_per_token"]))
     text = b"".join(file.read_bytes() for file in sorted(speeches.glob("*.txt"))[9::10])
     assert last["bytes"] == len(text.replace(b"\r\n", b"\n"))
-    other = figures(script("evaluate", f"data.path={sorted(speeches.glob('*.txt'))[0]}"))
-    assert other["bytes"] != last["bytes"]
 
     # By default, sampling uses the newest run, and prints only text to standard output.
     words = ("max_new_tokens=60", "prompt=My fellow citizens, ")
