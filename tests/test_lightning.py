@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
@@ -365,7 +365,7 @@ def of_a_stranger(part: str, key: str, value: Any) -> None:
     save(stored, "outputs/run/checkpoints/last.safetensors")
 
 
-def test_a_checkpoint_builds_no_callback_and_no_logger(script):
+def test_a_checkpoint_builds_no_callback_and_no_logger():
     """Not even one that the person has used before in this process, with a trap inside."""
     trap = {"_target_": "os.mkdir", "path": "ran"}
     logger = {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": trap}
@@ -374,12 +374,13 @@ def test_a_checkpoint_builds_no_callback_and_no_logger(script):
     for name, part in (("logger", {"csv": logger}), ("callbacks", {"rates": rates})):
         shutil.copytree("outputs/whole", "outputs/run")
         of_a_stranger("config", name, part)
-        script("train", "resume=outputs/run", "trainer.max_steps=5")
+        with suppress(headscope.UserError):
+            headscope.train(["resume=outputs/run", "trainer.max_steps=5"])
         assert not Path("ran").exists()
         shutil.rmtree("outputs/run")
 
 
-def test_a_state_of_a_stranger_removes_nothing(script):
+def test_a_state_of_a_stranger_removes_nothing():
     best = ["+callbacks.best._target_=lightning.pytorch.callbacks.ModelCheckpoint"]
     best += ["+callbacks.best.monitor=val/loss", "+callbacks.best.save_last=true"]
     headscope.train([*FAST, *best, RUN])
@@ -393,7 +394,8 @@ def test_a_state_of_a_stranger_removes_nothing(script):
         state = states[name] | paths | {"best_k_models": {file: 99.0}, "best_model_score": 99.0}
         shutil.copytree("outputs/run", "outputs/before")
         of_a_stranger("training", "callbacks", {name: state})
-        assert script("train", "resume=outputs/run", "trainer.max_steps=6", *best).code in (0, 1)
+        with suppress(headscope.UserError):
+            headscope.train(["resume=outputs/run", "trainer.max_steps=6", *best])
         assert Path("mine/a.safetensors").exists()
         shutil.rmtree("outputs/run")
         Path("outputs/before").rename("outputs/run")
