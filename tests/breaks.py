@@ -192,7 +192,7 @@ training/callbacks/saving.py
 -         self.signals.restore()
 -         self._stop_if_requested()
 +         self._stop_if_requested()
-> test_stop.py::test_a_signal_in_the_final_validation_does_what_the_system_does
+> test_stop.py::test_a_signal_during_training_saves_and_at_other_times_ends
 # a process stops although the others have received no signal
 - number, save = self._largest(self.signals.requested, int(late))
 + number, save = self.signals.requested, int(late)
