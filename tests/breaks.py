@@ -174,7 +174,7 @@ show/explore/server.py
 # any web page reaches the server without a token
 - needs_token = "*" in allowed or not
 + needs_token = not
-> show/explore/test_server.py::test_any_host_needs_the_token
+> show/explore/test_server.py::test_another_address_and_any_host_need_the_token
 show/explore/routes.py
 # work of a browser that has left is done
 -             future.cancel()

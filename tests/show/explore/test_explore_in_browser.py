@@ -1,6 +1,5 @@
 """The page to play with, in a browser: each action, on a run and on a model of another tool."""
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ import torch
 from checkpoint_files import copy_at_step
 from conversion.models import saved
 from reverse_proxy import reverse_proxy
-from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from viewer_page import Keys, Page
 
 import headscope
@@ -210,27 +208,6 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
     assert len(page.labels) == len(before) + 1
 
 
-def test_a_token_can_be_clicked_while_the_model_writes(page: ExplorePage, model: Any) -> None:
-    page.browser.execute_script("window.scrollTo(0, 0)")
-    field = page.one("label.number input")
-    field.clear()
-    field.send_keys("9999\t")
-    page.ready()
-    page.browser.execute_script(WRITE)
-    time.sleep(1)
-    row = "document.querySelector('.pick').getBoundingClientRect()"
-    x, y = page.browser.execute_script(f"const {{ x, y }} = {row}; return [x, y]")
-    mouse = ActionBuilder(page.browser)
-    mouse.pointer_action.move_to_location(int(x) + 5, int(y) + 5).pointer_down().pause(0.2)
-    mouse.pointer_action.pointer_up()
-    mouse.perform()
-    page.ready()
-    time.sleep(0.5)  # until the URL has it
-    written = int(page.browser.execute_script("return /x.written=(\\d+)/.exec(location.hash)[1]"))
-    assert 1 < written < 9999
-    assert page.text(".bars-card h3") == f"Next token after “{page.labels[-1]}”"
-
-
 def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> None:
     page.browser.execute_script(
         """const field = document.querySelector(".editor-card textarea");
@@ -392,26 +369,6 @@ def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) 
     assert (page.labels, page.likely, page.text(".loss-change")) == shown
 
 
-def test_every_change_in_the_address_is_shown(page: ExplorePage, addresses: Any) -> None:
-    page.open(addresses["run"], x_text="one")
-    field = page.one(".editor-card textarea")
-    for words, text in (("x.text=two", "two"), ("x.text=three&x.top_p=2", "three")):
-        field.click()
-        page.browser.execute_script("location.hash = arguments[0]", words)
-        page.ready()
-        assert (field.get_attribute("value"), "".join(page.labels)) == (text, text)
-    page.type("four")
-    assert page.labels == list("four")
-    page.browser.execute_script("location.hash = 'x.text=five&x.length=9999'")
-    page.ready()
-    page.browser.execute_script(WRITE)
-    time.sleep(0.3)
-    page.browser.execute_script("location.hash = 'x.text=six'")
-    page.ready()
-    assert page.labels == list("six")
-    page.browser.get_log("browser")  # the server has refused top_p=2
-
-
 def test_undo_takes_back_one_action_and_the_focus_stays(page: ExplorePage, model: Any) -> None:
     page.switch(1, "zero")
     page.click(page.one("summary"))
@@ -436,25 +393,9 @@ def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
     assert "other" not in " ".join(share for _, share in page.likely)
     label, share = expected(headscope.load(folders["other"]), "Mary", 1)[0]
-    page.press("▶ Write")
-    page.press("Write both")
-    time.sleep(1)
-    assert all(each.text for each in page.all(".written p"))
-    page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
     assert f"expects its own tokens: “{label}” {share}, " in page.text(
         ".bars-card .quiet:nth-of-type(2)"
     )
-
-
-def test_characters_outside_the_vocabulary_are_marked(page: ExplorePage, addresses: Any) -> None:
-    text = "Mary é😀 a☃n"
-    page.open(addresses["letters"], x_text=text)
-    assert [each.text for each in page.all("mark")] == ["é", "😀", "☃"]
-    assert page.text(".notes").endswith(text)
-    assert page.one(".editor-card textarea").get_attribute("value") == text
-    page.open(addresses["letters"], x_text="Mary and John " * 4)
-    assert "Cut at the beginning: 24 tokens" in page.text(".notes")
-    assert len(page.labels) == 32
 
 
 def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
@@ -463,27 +404,20 @@ def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
     assert page.one(".editor-card textarea").get_attribute("value") == hostile
     assert page.all("img") == []
     wrong = {"x_temperature": "abc", "x_zero": "L9H9", "x_top_k": "0", "v_token": "50"}
-    page.open(addresses["letters"], x_text="a", **wrong)
+    page.open(addresses["letters"], x_text="a☃", **wrong)
     assert page.labels == ["a"]
+    assert [each.text for each in page.all("mark")] == ["☃"]  # outside the vocabulary
     page.browser.get_log("browser")  # the server has refused top_k=0
 
 
-def test_the_page_fits_its_window_and_every_control_has_a_name(
-    page: ExplorePage, addresses: Any
-) -> None:
+def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1", x_other="other")
-    for width in (1400, 1280, 390):
-        page.resize(width)
-        page.ready()
-        shown = page.browser.execute_script("return document.documentElement.scrollWidth")
-        assert shown <= width
     page.browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     kinds = ("button", "combobox", "textbox", "slider", "radio", "spinbutton")
     controls = [each for each in nodes if each.get("role", {}).get("value") in kinds]
     assert len(controls) > 40
-    unnamed = [each for each in controls if not each.get("name", {}).get("value")]
-    assert unnamed == [], json.dumps(unnamed)[:500]
+    assert [each for each in controls if not each.get("name", {}).get("value")] == []
 
 
 @pytest.mark.parametrize(
