@@ -194,7 +194,7 @@ show/viewer/static/viewer.css
 # the opened head is below the timeline and the heads
 - main, .overview { display: grid;
 + .overview { display: grid;
-> show/tensorboard/test_tab_in_browser.py::test_five_questions_take_two_clicks_and_no_scrolling
+> show/tensorboard/test_tab_in_browser.py::test_questions_take_two_clicks_and_no_scrolling
 conversion/classes.py
 # GPT-NeoX gets all queries, then all keys, then all values
 - (heads, 3, -1) if to_ours else (3, heads, -1)

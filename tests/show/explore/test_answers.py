@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from checkpoint_files import copy_at_step
 from conversion.models import CHOICES, saved
 from refusals import refused
-from viewer_data import decoded
+from viewer_data import Elements, decoded
 
 from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.data.tokenizer import char
@@ -416,3 +416,12 @@ def test_the_table_has_the_losses_and_the_likely_tokens(default):
     for number, each in enumerate(answer["next"][:5], start=1):
         assert rows[-1][f"next_{number}"] == each["label"]
         close(float(rows[-1][f"probability_{number}"]), each["probability"])
+
+
+def test_the_page_to_keep_compares_with_all_heads_on(default):
+    data = Elements(exported(default, "html", against={})[2]).data
+    names = [run["name"].partition(", ")[2] for run in data["runs"]]
+    assert names == ["L0H0 off, L1H0 mean, L1H2 half", "all heads on"]
+    answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"])
+    [step] = data["runs"][0]["history"]["steps"]
+    assert step["losses"] == answer["history"]["steps"][0]["losses"]

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +23,6 @@ from headscope.show.explore.models import Models
 
 pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 MINUS = "\N{MINUS SIGN}"
-WRITE = "document.querySelector('.editor-card button').click()"
 TEXT, OTHER = "When Mary and John", "When John and Mary"
 
 
@@ -155,14 +154,10 @@ def test_type_and_see_what_the_model_says_and_what_top_k_removes(
     labels = model.tokenizer.labels(model.tokens("We the people"))
     assert page.labels == labels
     assert page.likely == expected(model, "We the people")
+    losses = model.read("We the people").losses.tolist()
     found = [each.text for each in page.all(".tokens small")]
-    logits, tokens = model.logits("We the people"), model.tokens("We the people")
-    losses = torch.nn.functional.cross_entropy(
-        logits[:-1], torch.tensor(tokens[1:]), reduction="none"
-    )
-    assert found == ["–", *(f"{loss:.1f}" for loss in losses.tolist())]
-    heads = [attention.heads for attention in model.model.attentions]
-    assert len(page.all(".grid button")) == sum(heads)
+    assert found == ["–", *(f"{loss:.1f}" for loss in losses)]
+    assert len(page.all(".grid button")) == sum(each.heads for each in model.model.attentions)
     assert len(page.all(".lens .row")) == len(model.model.blocks) + 1
     assert page.all(".heads .row")
     page.click(page.tokens[3])
@@ -173,7 +168,7 @@ def test_type_and_see_what_the_model_says_and_what_top_k_removes(
     field.send_keys("3\t")
     page.ready()
     assert len(page.all(".bar-row.cut")) == 7
-    removed = 1 - logits[-1].div(0.8).softmax(-1).topk(3).values.sum().item()
+    removed = 1 - model.logits("We the people")[-1].div(0.8).softmax(-1).topk(3).values.sum().item()
     assert percent(removed) in page.text(".bars-card > .quiet")
 
 
@@ -213,24 +208,13 @@ def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> No
         """const field = document.querySelector(".editor-card textarea");
         field.value = "We the"; field.dispatchEvent(new Event("input"));
         const buttons = [...document.querySelectorAll("button")];
-        const one = buttons.find((each) => each.textContent === arguments[0]);
-        one.click(); one.click();""",
-        "One token on",
+        const one = buttons.find((each) => each.textContent === "One token on");
+        one.click(); one.click();"""
     )
     page.ready()
     sampled = {"do_sample": True, "temperature": 0.8, "top_p": 0.95, "seed": 0}
     tokens = model.generate(model.tokens("We the"), max_new_tokens=2, **sampled)
     assert page.labels == model.tokenizer.labels(tokens)
-    page.type("We")
-    page.press("Undo")
-    assert page.labels == model.tokenizer.labels(tokens)
-    page.browser.execute_script(
-        """const field = document.querySelector(".number input");
-        field.value = 3; field.dispatchEvent(new Event("change"));
-        document.querySelector(".editor-card button").click()"""
-    )
-    page.ready()
-    assert len(page.labels) == len(tokens) + 3
 
 
 def test_switched_heads_change_the_probabilities_and_the_loss(
@@ -241,32 +225,23 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     with model.ablate(["L0H1"]):
         wanted = expected(model, TEXT)
         assert [each for each in page.likely if each in wanted] == wanted
-        after = headscope_loss(model)
+        after = model.read(TEXT).loss()
     assert f"to {after:.3f}" in page.text(".loss-change")
-    assert f"from {headscope_loss(model):.3f}" in page.text(".loss-change")
+    assert f"from {model.read(TEXT).loss():.3f}" in page.text(".loss-change")
     assert "minus all heads on" in page.text(".moment")
     assert page.all(".metrics-card .comparing") == []  # the metrics are those of the model
     page.switch(1, "mean")
     with model.ablate(["L0H1"], by="mean", text=TEXT):
-        assert f"to {headscope_loss(model):.3f}" in page.text(".loss-change")
+        assert f"to {model.read(TEXT).loss():.3f}" in page.text(".loss-change")
     page.press("Write both")
     time.sleep(1)
     written = [each.text for each in page.all(".written h4")]
     assert written == ["all heads on", "L0H1 mean"]
-    page.press("L0H1 alone")
-    heads = len(page.all(".grid button"))
-    assert len(page.all(".grid .off")) == heads - 1
-    page.press("Undo")
     page.press("All on")
     page.press("Layer L0 off")
     assert len(page.all(".chip")) == model.model.attentions[0].heads
     page.press("All on")
     assert page.likely == plain
-
-
-def headscope_loss(model: Any) -> float:
-    tokens = torch.tensor(model.tokens(TEXT))
-    return float(torch.nn.functional.cross_entropy(model.logits(TEXT)[:-1], tokens[1:]))
 
 
 def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:
@@ -288,15 +263,9 @@ def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> No
     assert [float(each.replace(MINUS, "-").strip("±")) for each in shown] == pytest.approx(
         [float(value) for value in values], abs=0.006
     )
-    page.press(f"Copy {head} at all")
-    assert len(page.all(".patch-card .chip")) == 2
     page.press("Try every head")
     time.sleep(0.5)
     assert page.all(".effects .row")
-    page.click(page.one(".effects .row:not(.marked)"))
-    assert page.all(".effects .row.marked")
-    page.type("short", ".patch-card textarea")
-    assert "tokens: change one" in page.text(".patch-card [role=status]")
 
 
 def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, folders: Any) -> None:
@@ -320,42 +289,6 @@ def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, fo
         assert "minus" in page.text(".moment")
 
 
-@pytest.fixture
-def downloads(browser: Any, tmp_path: Path) -> Callable[[str], Path]:
-    browser.execute_cdp_cmd(
-        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
-    )
-
-    def downloaded(name: str) -> Path:
-        end = time.monotonic() + 20
-        while not (tmp_path / name).exists():
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        time.sleep(0.2)
-        return tmp_path / name
-
-    return downloaded
-
-
-def test_what_is_shown_is_kept_as_files(page: ExplorePage, model: Any, downloads: Any) -> None:
-    page.switch(1, "zero")
-    for words in ("page", "table", "Python"):
-        page.press(words)
-    assert "L0H1" in downloads("explore.py").read_text("utf-8")
-    assert downloads("explore.csv").read_text("utf-8").count("\n") == len(TEXT) + 1
-    kept = downloads("explore.html")
-    page.browser.get(f"{kept.as_uri()}#token={len(TEXT) - 1}")
-    page.ready()
-    runs = [each.text for each in page.all("select[aria-label=run] option")]
-    assert [each.partition(", ")[2] for each in runs] == ["L0H1 off", "all heads on"]
-    with model.ablate(["L0H1"]):
-        values = model.logits(TEXT)[-1].softmax(-1).topk(5).values.tolist()
-    shown = [each.text for each in page.all(".likely .note")]
-    assert [float(each.split()[0].strip("<")) for each in shown] == pytest.approx(
-        [100 * value for value in values], abs=0.6
-    )
-
-
 def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) -> None:
     page.switch(1, "half")
     page.press("▶ Write")
@@ -369,22 +302,13 @@ def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) 
     assert (page.labels, page.likely, page.text(".loss-change")) == shown
 
 
-def test_undo_takes_back_one_action_and_the_focus_stays(page: ExplorePage, model: Any) -> None:
+def test_undo_takes_back_one_action(page: ExplorePage, model: Any) -> None:
     page.switch(1, "zero")
     page.click(page.one("summary"))
     page.type(OTHER, ".patch-card textarea")
     page.press("Undo")
     assert page.one(".patch-card textarea").get_attribute("value") == ""
     assert len(page.all(".switches-card .chip")) == 1
-    for selector, card in [
-        (".pick", ".bars-card"), (".tokens [data-token]", ".text-card"),
-        (".chip", ".switches-card"),
-    ]:  # fmt: skip
-        page.browser.execute_script("arguments[0].focus()", page.one(selector))
-        Page.press(page, Keys.ENTER)
-        page.ready()
-        inside = f"return document.querySelector('{card}').contains(document.activeElement)"
-        assert page.browser.execute_script(inside), selector
 
 
 def test_a_model_with_other_tokens_is_not_compared_token_by_token(
