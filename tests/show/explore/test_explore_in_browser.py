@@ -12,7 +12,7 @@ import torch
 from checkpoint_files import copy_at_step
 from conversion.models import saved
 from reverse_proxy import reverse_proxy
-from viewer_page import Keys, Page
+from viewer_page import Keys, Page, percent
 
 import headscope
 from headscope.analysis.patching import LogitDifference, patch_heads
@@ -114,14 +114,6 @@ class ExplorePage(Page):
         """The listed tokens and their probabilities."""
         notes = [row.text.split("\n")[1] for row in self.all(".bar-row")]
         return list(zip([each.text for each in self.all(".pick")], notes, strict=True))
-
-
-def percent(share: float) -> str:
-    if 0 < share < 0.001:
-        return "<0.1 %"
-    if 0.9994 < share < 1:
-        return ">99.9 %"
-    return f"{100 * share:.{1 if share < 0.0995 or 0.9945 < share < 1 else 0}f} %"
 
 
 def expected(loaded: Any, text: str, count: int = 10) -> list[tuple[str, str]]:
@@ -327,10 +319,11 @@ def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=hostile, x_second=hostile[::-1], x_zero="L0H1")
     assert page.one(".editor-card textarea").get_attribute("value") == hostile
     assert page.all("img") == []
-    wrong = {"x_temperature": "abc", "x_zero": "L9H9", "x_top_k": "0", "v_token": "50"}
-    page.open(addresses["letters"], x_text="a☃", **wrong)
-    assert page.labels == ["a"]
+    page.open(addresses["letters"], x_text="a☃")
     assert [each.text for each in page.all("mark")] == ["☃"]  # outside the vocabulary
+    wrong = {"x_temperature": "abc", "x_zero": "L9H9", "x_top_k": "0", "v_token": "50"}
+    page.open(addresses["letters"], x_text="a", **wrong)
+    assert page.labels == ["a"]
     page.browser.get_log("browser")  # the server has refused top_k=0
 
 

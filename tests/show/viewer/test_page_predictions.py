@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from viewer_data import HOSTILE, predictions
-from viewer_page import HEADS, LABELS, LAYERS, SHOWN, Keys, small_run
+from viewer_page import HEADS, LABELS, LAYERS, SHOWN, Keys, percent, small_run
 
 VOCABULARY = [*SHOWN, *(f"w{number}" for number in range(20))]
 TOKEN = 3  # a line break, which is shown as ⏎; an Arabic word follows
@@ -34,11 +34,6 @@ def rows(page, name):
         tuple(part.text for part in row.find_elements("css selector", ".before, bdi, .note"))
         for row in page.all(f".{name} .row")
     ]
-
-
-def percent(value):
-    share = float(np.float16(value))
-    return f"{100 * share:.{1 if share < 0.0995 or 0.9945 < share < 1 else 0}f} %"
 
 
 def signed(value):
@@ -76,20 +71,20 @@ def test_the_numbers_are_those_of_the_data(page, token):
             assert f"“{VOCABULARY[target]}”" in page.text(place)
         assert page.all("img") == []
         likely = [
-            ("✓" if each == target else "", VOCABULARY[each], percent(share))
+            ("✓" if each == target else "", VOCABULARY[each], percent(float(np.float16(share))))
             for each, share in zip(
                 found.tokens[-1, token], found.probabilities[-1, token], strict=True
             )
         ]
         if target not in found.tokens[-1, token]:
-            share = percent(found.target_probabilities[-1, token])
+            share = percent(float(np.float16(found.target_probabilities[-1, token])))
             likely.append(("✓", VOCABULARY[target], share))
         assert rows(page, "likely") == likely
         assert rows(page, "lens") == [
             (
                 "at the end" if layer == LAYERS else f"before L{layer}",
                 VOCABULARY[found.tokens[layer, token, 0]],
-                percent(found.target_probabilities[layer, token]),
+                percent(float(np.float16(found.target_probabilities[layer, token]))),
             )
             for layer in range(LAYERS + 1)
         ]
