@@ -68,7 +68,6 @@ MISTAKES = {
         ("suite=race experiment=speedrun_cpu suite.against=speedrun_cpu", "suite.against"),
         ("suite=race", "default|nanogpt_cpu|texts|data=..."),
         ("suite=race suite.nanogpt=nowhere", "suite.nanogpt=nowhere|train.py|checkout"),
-        ("suite=training suite.peers=true model/position=rotary", "suite.peers=false"),
     ],
 }
 """By the script: arguments, and what the message must have."""

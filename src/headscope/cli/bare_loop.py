@@ -3,7 +3,6 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +12,6 @@ from torch import nn
 
 from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
-from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 from headscope.training.build import Run, build
 
@@ -25,24 +23,15 @@ def built(config: TrainConfig, folder: Path) -> Run:
 
 class BareLoop:
     """Trains the model of the run that `config` describes, with its batches, optimizer, schedule,
-    gradient clipping and precision.
+    gradient clipping and precision."""
 
-    If `theirs` is given, it converts the headscope model to a model of another library, and the
-    loop trains the converted model. The output of the converted model must have an attribute
-    `logits`, as in transformers.
-    """
-
-    def __init__(
-        self, config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
-    ) -> None:
+    def __init__(self, config: TrainConfig) -> None:
         with TemporaryDirectory() as folder:
             run = built(config, Path(folder))
         self.device = run.trainer.strategy.root_device
         run.trainer.precision_plugin.convert_module(run.model)
-        ours = run.model.to(self.device).train()
-        self.model = model = theirs(ours) if theirs else ours
-        self.logits = (lambda tokens: model(tokens).logits) if theirs else ours
-        self.optimizer = run.module.make_optimizer(model)
+        self.model = run.model.to(self.device).train()
+        self.optimizer = run.module.make_optimizer(self.model)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.schedule = run.module.schedule
         self.clip = config.trainer.gradient_clip or math.inf
@@ -51,7 +40,7 @@ class BareLoop:
         self.steps = enumerate(TrainingBatches(run.data.store.train, **sizes, seed=config.seed))
         self.losses: list[float] = []
         if run.module.compile_model:
-            model.compile()
+            self.model.compile()
 
     def run(self, count: int) -> float:
         """Runs `count` steps and returns the mean milliseconds per step."""
@@ -61,7 +50,7 @@ class BareLoop:
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * self.schedule(step)
             with self.precision():
-                loss = next_token_loss(self.logits(inputs.to(self.device)), targets.to(self.device))
+                loss = next_token_loss(self.model(inputs.to(self.device)), targets.to(self.device))
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             self.optimizer.step()
