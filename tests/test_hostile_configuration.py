@@ -36,6 +36,7 @@ def traps(folder):
     return [
         *(create, f"\\{create}", f"\\\\{create}", f"${{oc.select:none,{create}}}", "${name}"),
         *("${oc.env:HOME}", "${oc.decode:${oc.env:HOME}}", "${hydra:runtime.cwd}"),
+        {"_target_": "imported_by_a_stranger.Part"},
         {"_target_": "os.system", "command": f"touch {marker}"},
         {"_target_": "os.mkdir", "_args_": [str(marker)], "_partial_": False},
         {"_target_": "headscope.trained.checkpoint.Path.mkdir", "self": str(marker)},
@@ -80,7 +81,12 @@ sys.addaudithook(hook)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp(TRAPS)
+    """Beside a module that leaves a file when it is imported."""
+    folder, modules = tmp_path_factory.mktemp(TRAPS), tmp_path_factory.mktemp("modules")
+    (modules / "imported_by_a_stranger.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(modules)
+        yield folder
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
