@@ -36,7 +36,6 @@ def traps(folder):
     return [
         *(create, f"\\{create}", f"\\\\{create}", f"${{oc.select:none,{create}}}", "${name}"),
         *("${oc.env:HOME}", "${oc.decode:${oc.env:HOME}}", "${hydra:runtime.cwd}"),
-        {"_target_": "imported_by_a_stranger.Part"},
         {"_target_": "os.system", "command": f"touch {marker}"},
         {"_target_": "os.mkdir", "_args_": [str(marker)], "_partial_": False},
         {"_target_": "headscope.trained.checkpoint.Path.mkdir", "self": str(marker)},
@@ -65,6 +64,8 @@ def value_at(config, place):
 
 
 PLACES = list(places(configuration()))
+GROUPS = [place for place in PLACES if isinstance(value_at(configuration(), place), dict)]
+IMPORT = {"_target_": "imported_by_a_stranger.Part"}
 TRAPS = "traps_of_a_stranger"
 touched: list[tuple] = []
 
@@ -92,8 +93,8 @@ def folder(tmp_path_factory):
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
-    trap = data.draw(st.sampled_from(traps(folder)))
-    place = data.draw(st.sampled_from(PLACES))
+    trap = data.draw(st.just(IMPORT) | st.sampled_from(traps(folder)))
+    place = data.draw(st.sampled_from(GROUPS) | st.sampled_from(PLACES))
     config = copy.deepcopy(configuration())
     if data.draw(st.booleans()):  # a new key in a group
         place = (*place, "x")
