@@ -64,6 +64,8 @@ def value_at(config, place):
 
 
 PLACES = list(places(configuration()))
+GROUPS = [place for place in PLACES if isinstance(value_at(configuration(), place), dict)]
+IMPORT = {"_target_": "imported_by_a_stranger.Part"}
 TRAPS = "traps_of_a_stranger"
 touched: list[tuple] = []
 
@@ -80,14 +82,19 @@ sys.addaudithook(hook)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp(TRAPS)
+    """Beside a module that leaves a file when it is imported."""
+    folder, modules = tmp_path_factory.mktemp(TRAPS), tmp_path_factory.mktemp("modules")
+    (modules / "imported_by_a_stranger.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(modules)
+        yield folder
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_trap_anywhere_is_refused_or_stays_text(data, folder):
-    trap = data.draw(st.sampled_from(traps(folder)))
-    place = data.draw(st.sampled_from(PLACES))
+    trap = data.draw(st.just(IMPORT) | st.sampled_from(traps(folder)))
+    place = data.draw(st.sampled_from(GROUPS) | st.sampled_from(PLACES))
     config = copy.deepcopy(configuration())
     if data.draw(st.booleans()):  # a new key in a group
         place = (*place, "x")

@@ -141,6 +141,10 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     assert said.code == 0, said.err
     assert elsewhere in said.out
     assert summary(run)["steps"] == 3
+    forget()
+    with refused(file):  # although the checkpoint now says where it is
+        headscope.load(run)
+    assert "my_attention" not in sys.modules
     assert script("train", *TRAIN, f"init_from={run}", elsewhere).code == 0
     refusal = script("convert", f"checkpoint={run}", elsewhere, "to=huggingface", "output=out")
     assert refusal.code == 1
@@ -266,7 +270,7 @@ def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(
         if name == "mine.Flat":
             assert type(headscope.load("a.safetensors").model.position).__name__ == "Flat"
         else:
-            with refused(f"model.position._target_={name}", "class of headscope.Position"):
+            with refused(f"model.position._target_={name}", "add parts=mine"):
                 headscope.load("a.safetensors")
     assert not Path("touched").exists()
 
