@@ -50,14 +50,13 @@ def chromium(width: int = 1440, height: int = 1400) -> Iterator[Any]:
 
 
 @contextmanager
-def server(*words: str) -> Iterator[tuple[str, int]]:
-    """A module that is run as a command and prints the address of its page. Yields the address, and
-    the process id."""
+def server(*words: str) -> Iterator[str]:
+    """A module that is run as a command and prints the address of its page. Yields the address."""
     options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen([sys.executable, "-m", *words], **options) as process:
         try:
             addresses = (re.search(r"http://\S+/", line) for line in process.stdout or ())
-            yield next(found[0] for found in addresses if found), process.pid
+            yield next(found[0] for found in addresses if found)
         finally:
             process.terminate()
 
@@ -66,13 +65,13 @@ def server(*words: str) -> Iterator[tuple[str, int]]:
 def tensorboard(logs: Path) -> Iterator[str]:
     """A TensorBoard that shows `logs`, where a run has snapshots. Yields its address."""
     words = ("tensorboard.main", "--logdir", str(logs), "--port", "0")
-    with server(*words) as (address, _):
+    with server(*words) as address:
         while not json.load(urlopen(f"{address}data/plugin/headscope/runs"))["runs"]:
             time.sleep(0.5)  # it has not yet read the event file
         yield address
 
 
-def explore(checkpoint: Path | str) -> AbstractContextManager[tuple[str, int]]:
+def explore(checkpoint: Path | str) -> AbstractContextManager[str]:
     """The command explore, with a checkpoint (see `server`)."""
     words = ("open_browser=false", "port=0", f"checkpoint={checkpoint}")
     return server("headscope", "explore", *words)

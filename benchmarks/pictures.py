@@ -70,7 +70,7 @@ def explore_page(run: Path) -> None:
     typed = f"{field}.value = arguments[0]; {field}.dispatchEvent(new Event('input'))"
     press = "[...document.querySelectorAll('button')].find((b) => b.textContent === arguments[0])"
     phrase = "Gentlemen of the Senate and of the House of"
-    with explore(run) as (address, _), chromium(*SIZE) as browser:
+    with explore(run) as address, chromium(*SIZE) as browser:
         browser.get(address)
 
         def show(action: str, *arguments: str, seconds: float = 0.3) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks import runner
-from benchmarks.others import check_nanogpt, train_nanogpt
+from benchmarks.nanogpt import check_nanogpt, train_nanogpt
 from benchmarks.runner import Figures, Request, Result
 from headscope.config.training import TrainConfig
 from headscope.data.machine import keep_freed_memory

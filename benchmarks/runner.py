@@ -27,7 +27,7 @@ from lightning.pytorch import Callback
 
 from benchmarks.schemas import SUITES
 from benchmarks.table import Row, bar_chart, line_chart, number, table
-from headscope.cli.comparison.bare_loop import built, synchronize
+from headscope.cli.bare_loop import built, synchronize
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.files import json_text, read_json, replacing, write_atomically

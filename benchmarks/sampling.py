@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from benchmarks import runner
-from benchmarks.others import gpt2_of
 from benchmarks.runner import Figures, Request, Result
 from headscope.config.parts import Part
+from headscope.conversion.classes import GPT2
+from headscope.conversion.proof import converted
 from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -89,7 +90,10 @@ def small_ways(model: GPT, config: Part, prompt: list[int]) -> dict[str, Way]:
 
 def large_ways(model: GPT, config: Part, prompt: list[int]) -> dict[str, Way]:
     kinds = ("fp32", "bf16", "int8") if model.device.type == "cpu" else ("fp32", "bf16")
-    ids, library_model = torch.tensor([prompt], device=model.device), gpt2_of(model, config)
+    ids = torch.tensor([prompt], device=model.device)
+    _, library_model = converted(GPT2(), model, config)
+    library_model.set_attn_implementation("sdpa")  # its default; conversions use eager attention
+    library_model.to(model.device).eval()
 
     def generate(model: Any, count: int) -> list[int]:
         options = {"max_new_tokens": count, "min_new_tokens": count, "pad_token_id": 0}
@@ -101,8 +105,8 @@ def large_ways(model: GPT, config: Part, prompt: list[int]) -> dict[str, Way]:
         f"{THEIRS} bf16": partial(generate, copy.deepcopy(library_model).bfloat16()),
     }
     for kind in kinds:
-        converted = in_precision(model, kind)
-        way = partial(sample, converted, prompt, temperature=0.0)
+        rounded = in_precision(model, kind)
+        way = partial(sample, rounded, prompt, temperature=0.0)
         ways[f"{OURS} {kind}"] = way
-        ways[f"{OURS}, compiled, {kind}"] = partial(way, decode_one=compile_decoding(converted))
+        ways[f"{OURS}, compiled, {kind}"] = partial(way, decode_one=compile_decoding(rounded))
     return ways

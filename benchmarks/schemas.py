@@ -20,7 +20,6 @@ SUITES = {
         rounds=Positive,
         steps=Positive,
         warmup_steps=Positive,
-        peers=bool,
         busy_loops=Positive | None,
     ),
     "race": keys(

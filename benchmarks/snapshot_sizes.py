@@ -2,7 +2,7 @@
 python -m benchmarks.snapshot_sizes
 
 The models have random weights and a random text, which zlib compresses less than those of trained
-models. Their queries are scaled, so that attention is not uniform.
+models.
 """
 
 import json
@@ -15,7 +15,7 @@ from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
-from headscope.show.viewer.snapshot import tokens_within
+from headscope.show.viewer.snapshot import Snapshot, tokens_within
 
 LIMIT = 4 * 10**6  # callbacks.attention.step_megabytes=4
 SHAPES = {
@@ -43,17 +43,23 @@ class Numbered(Tokenizer):
 
 
 @torch.no_grad()
-def size_of(layers: int, heads: int, width: int, length: int, vocabulary: int) -> dict[str, int]:
+def random_snapshot(layers: int, heads: int, width: int, length: int, vocabulary: int) -> Snapshot:
+    """The snapshot of a random text of `length` tokens in a model with random weights. Its queries
+    are scaled, so that attention is not uniform."""
     torch.manual_seed(1)
     sizes: Any = {"embed_dim": width, "layers": layers, "heads": heads}
     model = GPT(vocab_size=vocabulary, block_size=length, **sizes).eval()
     for layer in model.attentions:
         layer.projections()[0].mul_(20)
-    tokenizer = Numbered(vocabulary)
-    labels = tokenizer.vocabulary_labels()
+    tokens = torch.randint(vocabulary, (length,))
+    statistics = measure_heads(model, tokens[None])
+    return Reading(model, tokens, Numbered(vocabulary)).snapshot(statistics)
+
+
+def size_of(layers: int, heads: int, width: int, length: int, vocabulary: int) -> dict[str, int]:
+    labels = Numbered(vocabulary).vocabulary_labels()
     kept = tokens_within(LIMIT, layers=layers, heads=heads, tokens=length, vocabulary=labels)
-    tokens = torch.randint(vocabulary, (kept,))
-    found = Reading(model, tokens, tokenizer).snapshot(measure_heads(model, tokens[None]))
+    found = random_snapshot(layers, heads, width, kept, vocabulary)
     parts = [len(part) for part in found.blobs()]  # the header, the thumbnails, the weights, ...
     return {
         "tokens": length,

@@ -1,20 +1,13 @@
-"""Measures how long commands take to start: python -m benchmarks.start
-
-`python -m benchmarks.start sizes` prints the sizes of the wheel and of the source distribution."""
+"""Measures how long commands take to start: python -m benchmarks.start"""
 
 import json
 import subprocess
 import sys
-import tarfile
-import tempfile
 import time
-import zipfile
 from functools import partial
-from pathlib import Path
 
 from benchmarks.runner import compared
 
-ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 7
 RUN = "outputs/start"
 STEP = ["trainer.max_steps=1", "trainer.final_validation=part", f"hydra.run.dir={RUN}"]
@@ -48,19 +41,5 @@ def run(words: list[str]) -> dict[str, float]:
     return {"seconds": time.perf_counter() - began}
 
 
-def measure_sizes() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        build = [sys.executable, "-m", "hatchling", "build", "-d", folder]
-        subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-        for file in sorted(Path(folder).iterdir(), reverse=True):
-            if file.suffix == ".whl":
-                sizes = [each.file_size for each in zipfile.ZipFile(file).infolist()]
-            else:
-                with tarfile.open(file) as archive:
-                    sizes = [each.size for each in archive if each.isfile()]
-            kilobytes = {"kB": file.stat().st_size // 1000, "kB_unpacked": sum(sizes) // 1000}
-            print(json.dumps({"package": file.name, "files": len(sizes), **kilobytes}))
-
-
 if __name__ == "__main__":
-    measure_sizes() if sys.argv[1:] == ["sizes"] else measure_times()
+    measure_times()

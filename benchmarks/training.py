@@ -1,5 +1,5 @@
-"""Compares the time of a training step of headscope, of a bare PyTorch loop, and of GPT-2 from the
-package transformers: on a quiet machine, and with endless loops in other processes."""
+"""Compares the time of a training step of headscope and of a bare PyTorch loop: on a quiet machine,
+and with endless loops in other processes."""
 
 import math
 import statistics
@@ -7,30 +7,29 @@ import subprocess
 import sys
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
 
 from benchmarks import runner
-from benchmarks.flops import matrix_rate, training_flops
-from benchmarks.others import check_gpt2, gpt2_of
-from benchmarks.runner import Figures, Measured, Request, Result
-from headscope.cli.comparison.bare_loop import BareLoop, bare_loop
+from benchmarks.runner import Figures, Measured, Request, Result, seconds_of
+from headscope.cli.bare_loop import BareLoop
 from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
+from headscope.nn import GPT
 from headscope.training.module import LanguageModel
 
-OURS, BARE, THEIRS = "headscope", "bare loop", "transformers"
+OURS, BARE = "headscope", "bare loop"
 
 ENDLESS = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 """A program that uses a core until the benchmark ends."""
 
 
 def measure(request: Request) -> Result:
-    """Measures the milliseconds per step. In each round, every side trains for `suite.steps` steps,
-    first alone, then with 1, ..., `suite.busy_loops` endless loops in other processes. All sides
+    """Measures the milliseconds per step. In each round, both sides train for `suite.steps` steps,
+    first alone, then with 1, ..., `suite.busy_loops` endless loops in other processes. Both
     start from the same weights and train on the same batches. The time does not include validation,
     samples, pictures and saving.
 
@@ -44,29 +43,23 @@ def measure(request: Request) -> Result:
             f"model.dropout={config.model.dropout} draws different numbers on each side, so losses "
             "could not show that the work is the same: suite=training takes model.dropout=0"
         )
-    if plan.peers:
-        check_gpt2(config.model, request)
     # The last round needs one more step, because a round ends only when the next step begins.
     loads = range(1 + (plan.busy_loops or 0))
     config.trainer.max_steps = plan.warmup_steps + len(loads) * plan.rounds * plan.steps + 1
     config.trainer.accumulate = 1
     keep_freed_memory()
-    loops = {BARE: bare_loop(config)}
-    if plan.peers:
-        loops[THEIRS] = bare_loop(config, theirs=partial(gpt2_of, config=config.model))
-    for loop in loops.values():
-        loop.run(plan.warmup_steps)
-    turns = Turns(plan, loops, loads)
+    bare = BareLoop(config)
+    bare.run(plan.warmup_steps)
+    turns = Turns(plan, bare, loads)
     try:
         run = runner.train_in_temporary_folder(config, turns)
     finally:
         turns.end_loops()
-    for name, loop in loops.items():
-        if not math.isclose(loop.losses[0], turns.first_loss, rel_tol=1e-3):
-            raise RuntimeError(f"{name} began at loss {loop.losses[0]}, not {turns.first_loss}")
+    if not math.isclose(bare.losses[0], turns.first_loss, rel_tol=1e-3):
+        raise RuntimeError(f"{BARE} began at loss {bare.losses[0]}, not {turns.first_loss}")
     tokens, flops = config.trainer.batch_size * config.model.block_size, training_flops(run.model)
     with torch.no_grad(), run.trainer.precision_plugin.forward_context():
-        rate = matrix_rate(loops[BARE].device)
+        rate = matrix_rate(bare.device)
     groups = {}
     for load, measured in zip(loads, turns.measured, strict=True):
         rows = runner.summarize(measured, ratio_of="milliseconds", reference=BARE)
@@ -91,12 +84,12 @@ def measure(request: Request) -> Result:
 
 
 class Turns(Callback):
-    """Pauses a run of headscope after every `suite.steps` steps, and trains the other loops for as
+    """Pauses a run of headscope after every `suite.steps` steps, and trains the bare loop for as
     many steps. `loads` are the numbers of endless programs, which take turns. `measured` has an
     entry for each of them."""
 
-    def __init__(self, plan: Any, loops: dict[str, BareLoop], loads: range) -> None:
-        self.plan, self.loops = plan, loops
+    def __init__(self, plan: Any, bare: BareLoop, loads: range) -> None:
+        self.plan, self.bare = plan, bare
         self.measured: list[Measured] = [{} for _ in loads]
         self.endless: list[subprocess.Popen[bytes]] = []
         self.started = self.first_loss = 0.0
@@ -112,8 +105,10 @@ class Turns(Callback):
         if done:
             with timer.paused():
                 ours = {"milliseconds": 1e3 * (timer.seconds() - self.started) / steps}
-                sides: dict[str, Callable[[], Figures]] = {OURS: lambda: ours}
-                sides |= {name: partial(run_loop, each, steps) for name, each in self.loops.items()}
+                sides: dict[str, Callable[[], Figures]] = {
+                    OURS: lambda: ours,
+                    BARE: lambda: {"milliseconds": self.bare.run(steps)},
+                }
                 load = (done // steps - 1) % len(self.measured)
                 self.measured[load] = runner.alternate(sides, 1, self.measured[load])
         self.end_loops()
@@ -134,5 +129,28 @@ class Turns(Callback):
             self.first_loss = float(outputs["loss"])
 
 
-def run_loop(loop: BareLoop, steps: int) -> Figures:
-    return {"milliseconds": loop.run(steps)}
+def training_flops(model: GPT) -> int:
+    """FLOPs of a training step per token (PaLM 2022, appendix B): 6 for each weight of a linear
+    layer, and 12 T for each dimension of each head, where T is `block_size`.
+
+    Masked positions in causal attention count like all others. Embeddings do not count, because
+    they are only looked up. A formula, because PyTorch's FlopCounterMode does not count fused
+    attention on a CPU.
+    """
+    weights = sum(part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear))
+    widths = sum(part.heads * part.head_dim for part in model.attentions)
+    return 6 * weights + 12 * widths * model.block_size
+
+
+def matrix_rate(device: torch.device, *, size: int | None = None, rounds: int = 10) -> float:
+    """FLOPs per second of a product of two large square matrices, the best of `rounds`. If autocast
+    is on, the matrices have the dtype of autocast. Does not use the global random numbers.
+
+    `size` is the number of rows, by default large enough to reach the highest rate.
+    """
+    size = size or (1024 if device.type == "cpu" else 8192)
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, device=device, generator=generator) for _ in "ab")
+    if torch.is_autocast_enabled(device.type):
+        a, b = (part.to(torch.get_autocast_dtype(device.type)) for part in (a, b))
+    return 2 * size**3 / min(seconds_of(lambda: a @ b, device) for _ in range(rounds))

@@ -1,7 +1,4 @@
-"""Measures how fast TensorBoard's tab Attention opens and answers, in Chromium.
-
-Shapes: L layers, H heads per layer, T tokens.
-"""
+"""Measures how fast TensorBoard's tab Attention opens and answers, in Chromium."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,13 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from benchmarks import runner
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
 from benchmarks.runner import Figures, Request, Result
+from benchmarks.snapshot_sizes import random_snapshot
 from headscope.show.tensorboard.snapshot_events import event_file
-from headscope.show.viewer.snapshot import snapshot
+from headscope.show.viewer.snapshot import Snapshot
 
 OPEN, NEXT_STEP = "headscope: open the tab", "headscope: next step"
 
@@ -40,7 +36,7 @@ const heads = all(".grid button").length, tokens = all(".tokens [data-token]").l
 
 
 def measure(request: Request) -> Result:
-    """Time each action on a run of `suite.steps` snapshots with random weights, for each shape."""
+    """Time each action on a run of `suite.steps` snapshots of a random text, for each shape."""
     plan = request.suite
     groups = {}
     for shape in plan.shapes:
@@ -75,30 +71,11 @@ def time_actions(browser: Any, address: str, rounds: int) -> list[dict[str, Any]
 
 
 def write_run(folder: Path, shape: list[int], steps: int) -> None:
-    """Write an event file with `steps` snapshots of random weights."""
+    """Write an event file with `steps` snapshots, which differ only in their step."""
     layers, heads, tokens = shape
-    random, snapshots = np.random.default_rng(0), {}
-    metrics = ["self", "previous", "first", "distance", "entropy", "induction"]
-    for step in range(steps):
-        weights = random.random((layers, heads, tokens, tokens), dtype=np.float32) ** 8
-        weights = np.tril(weights) + 1e-3 * np.eye(tokens, dtype=np.float32)  # (L, H, T, T)
-        scores = random.random(layers * heads).round(5).tolist()
-        header = {
-            "step": step,
-            "labels": [f"·word{number}" for number in range(tokens)],
-            "text_tokens": tokens,
-            "losses": random.random(tokens - 1).round(5).tolist(),
-            "switched": [],
-            "measured_tokens": tokens,
-            "measured_on": "random weights",
-            "uncertain": [0] * len(scores),
-            "names": ["previous-token" if score > 0.5 else "mixed" for score in scores],
-            "scores": scores,
-            "ratios": scores,
-            "metrics": dict.fromkeys(metrics, scores),
-            "uniform": dict.fromkeys(metrics, 0.1),
-            "ends": dict.fromkeys(metrics, (0.0, 1.0)),
-        }
-        snapshots[step] = snapshot(header, weights / weights.sum(-1, keepdims=True)).blobs()
+    found = random_snapshot(layers, heads, 8 * heads, tokens, vocabulary=1000)
+    snapshots = {
+        step: Snapshot({**found.header, "step": step}, found.parts).blobs() for step in range(steps)
+    }
     folder.mkdir()
     (folder / "events.out.tfevents.0").write_bytes(event_file(snapshots))

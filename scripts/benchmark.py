@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line
-from headscope.cli.start import start_process
+from headscope.cli.main import start_process
 from headscope.config.parse import parse, parse_part
 from headscope.config.training import TrainConfig
 

@@ -1,9 +1,6 @@
 """Trains several choices with the same settings and compares them: python scripts/compare.py."""
 
-from headscope.cli.start import start_process
+from headscope.cli.main import run
 
 if __name__ == "__main__":
-    start_process()
-    from headscope.cli.compare import main
-
-    main()
+    run("compare")

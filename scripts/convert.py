@@ -1,9 +1,6 @@
 """Converts models of other tools to checkpoints, and back: python scripts/convert.py."""
 
-from headscope.cli.start import start_process
+from headscope.cli.main import run
 
 if __name__ == "__main__":
-    start_process()
-    from headscope.cli.convert import main
-
-    main()
+    run("convert")

@@ -1,9 +1,6 @@
 """Opens the page on which one types and watches a model: python scripts/explore.py."""
 
-from headscope.cli.start import start_process
+from headscope.cli.main import run
 
 if __name__ == "__main__":
-    start_process()
-    from headscope.cli.explore import main
-
-    main()
+    run("explore")

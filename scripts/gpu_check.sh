@@ -9,7 +9,7 @@
 # name of the benchmark: training.rounds=5, sampling.rounds=1. A key for the GPT-2 model in the parts
 # steps, documents and chunks starts with gpt2: gpt2.tokenizer.vocab_size=320.
 # tiny-shakespeare is downloaded. SHAKESPEARE=input.txt uses a local copy instead.
-# A part is skipped with a message if its packages are not installed: the comparisons need
+# A part is skipped with a message if its packages are not installed: the part sampling needs
 # pip install -e '.[huggingface]', and the tests need '.[dev]'. With prepared token stores, the package
 # `datasets` is not needed.
 set -uo pipefail
@@ -38,8 +38,6 @@ mkdir -p "$out"
 installed() { # installed PACKAGE ...: whether Python finds all of them
   python -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' "$@"
 }
-peers=false
-if installed transformers; then peers=true; fi
 shakespeare=(data=tinyshakespeare)
 if [ -n "${SHAKESPEARE:-}" ]; then shakespeare+=("data.path=$SHAKESPEARE"); fi
 
@@ -66,11 +64,9 @@ speedrun() {
 }
 steps() {
   train step_124m "${gpt2[@]}" callbacks=plain trainer.max_steps=200 trainer.val_every_steps=200 \
-    || return
-  $peers || { echo "not compared with transformers, which is not installed"; return; }
-  python scripts/benchmark.py suite=training suite.peers=true suite.rounds=10 suite.steps=10 \
-    "${gpt2[@]}" "output=$out/step_124m.json" "${keys[@]}" "${training[@]}" \
-    && python scripts/benchmark.py suite=training suite.peers=true suite.rounds=10 suite.steps=20 \
+    && python scripts/benchmark.py suite=training suite.rounds=10 suite.steps=10 \
+      "${gpt2[@]}" "output=$out/step_124m.json" "${keys[@]}" "${training[@]}" \
+    && python scripts/benchmark.py suite=training suite.rounds=10 suite.steps=20 \
       experiment=nanogpt_gpu model.dropout=0 "${shakespeare[@]}" "output=$out/step_nanogpt.json" \
       "${keys[@]}" "${training[@]}"
 }
@@ -85,7 +81,8 @@ chunks() {
   done
 }
 sampling() {
-  $peers || { echo "skipped: it compares with transformers, which is not installed"; return; }
+  installed transformers \
+    || { echo "skipped: it compares with transformers, which is not installed"; return; }
   python scripts/benchmark.py suite=sampling "output=$out/sampling.json" "${sampling[@]}"
 }
 

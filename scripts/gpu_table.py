@@ -23,7 +23,7 @@ from headscope.trained.evaluation import choose_precision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the folder benchmarks/
 
-from benchmarks.flops import matrix_rate, training_flops
+from benchmarks.training import matrix_rate, training_flops
 
 Figure = float | dict[str, float] | None
 COLUMNS = ("", "loss", "seconds", "tokens/s", "MFU", "peak MiB", "attention kernel")

@@ -1,9 +1,6 @@
 """Samples text from a checkpoint: python scripts/sample.py prompt="My fellow citizens"."""
 
-from headscope.cli.start import start_process
+from headscope.cli.main import run
 
 if __name__ == "__main__":
-    start_process()
-    from headscope.cli.sample import main
-
-    main()
+    run("sample")

@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from kill_runs import differences
+from running import ROOT, events, summary
 
-ROOT = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("baselines.json")
 SHAKESPEARE = os.environ.get("HEADSCOPE_TINYSHAKESPEARE", "tinyshakespeare.txt")
 RECIPES = {
@@ -33,16 +33,9 @@ RECIPES = {
 }
 STEPS = ["trainer.max_steps=20", "trainer.val_every_steps=10", "trainer.log_every_steps=1"]
 CIRCUIT = ["experiment=induction"]  # 600 steps: induction heads appear
-REPORT = [
-    *(
-        "windows=64",
-        "ablation=true",
-        "gradients=true",
-        "patch.clean=bcdefghkbcd",
-        "patch.answers=[e,f]",
-    ),
-    "patch.corrupted=bcdfeghkbcd",
-]
+PATCH = ["patch.clean=bcdefghkbcd", "patch.answers=[e,f]", "patch.corrupted=bcdfeghkbcd"]
+REPORT = ["windows=64", "ablation=true", "gradients=true"]
+SCALARS = ("train/loss", "train/grad_norm", "val/loss")
 SUMMARY = ("val_loss", "val_bits_per_byte", "best_val_loss", "steps", "tokens", "parameters")
 
 
@@ -53,73 +46,37 @@ def main(command: str) -> None:
         lines = (f"{json.dumps(name)}: {json.dumps(values)}" for name, values in found.items())
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return
-    recorded = json.loads(FILE.read_text())
-    lines = list(differences(recorded, found))
-    print("\n".join(lines) or f"equal: {count(recorded)} values")
-    sys.exit(bool(lines))
+    wrong = differences(json.loads(FILE.read_text()), found)
+    print("\n".join(wrong) or "equal")
+    sys.exit(bool(wrong))
 
 
 def measure() -> dict[str, Any]:
     """All metrics of the current code, as nested dictionaries and lists."""
-    with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {}
-        for name, words in RECIPES.items():
-            run = Path(folder) / name
+    with tempfile.TemporaryDirectory() as name:
+        folder, found = Path(name), {}
+        for recipe, words in RECIPES.items():
+            run = folder / recipe
             script(folder, "train", *words, *STEPS, f"hydra.run.dir={run}")
-            found[name] = {"scalars": scalars(run / "tensorboard"), "final": final(run)}
-        run = Path(folder) / "circuit"
-        script(folder, "train", *CIRCUIT, f"hydra.run.dir={run}")
-        script(folder, "analyze", f"checkpoint={run}", *REPORT)
-        found["heads"] = heads_of(run)
-        script(folder, "analyze", f"checkpoint={Path(folder) / 'modular'}", *REPORT[:3])
-        found["modular_heads"] = heads_of(Path(folder) / "modular")
+            final = summary(run)
+            found[recipe] = {
+                "scalars": {
+                    tag: [event.value for event in events(run).Scalars(tag)] for tag in SCALARS
+                },
+                "final": {key: final[key] for key in SUMMARY},
+            }
+        script(folder, "train", *CIRCUIT, f"hydra.run.dir={folder / 'circuit'}")
+        for key, run, more in (("heads", "circuit", PATCH), ("modular_heads", "modular", [])):
+            script(folder, "analyze", f"checkpoint={folder / run}", *REPORT, *more)
+            heads = json.loads((folder / run / "analysis" / "heads.json").read_text())
+            found[key] = {key: heads[key] for key in sorted({*heads} - {"files", "checkpoint"})}
         return found
 
 
-def heads_of(run: Path) -> dict[str, Any]:
-    """The report on the heads of a run."""
-    heads = json.loads((run / "analysis" / "heads.json").read_text())
-    return {key: heads[key] for key in sorted({*heads} - {"files", "checkpoint"})}
-
-
-def script(folder: str, name: str, *words: str) -> None:
+def script(folder: Path, name: str, *words: str) -> None:
     """Runs a script in `folder`."""
-    path = ROOT / "scripts" / f"{name}.py"
-    subprocess.run(
-        [sys.executable, str(path), *words], cwd=folder, check=True, stdout=subprocess.DEVNULL
-    )
-
-
-def scalars(folder: Path) -> dict[str, list[float]]:
-    """The logged losses and gradient norms. `callbacks=plain` logs them, too."""
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    names = ("train/loss", "train/grad_norm", "val/loss")
-    return {name: [event.value for event in events.Scalars(name)] for name in names}
-
-
-def final(run: Path) -> dict[str, float]:
-    summary = json.loads((run / "summary.json").read_text())
-    return {name: summary[name] for name in SUMMARY}
-
-
-def differences(old: Any, new: Any, name: str = "") -> list[str]:
-    """One line for each value that differs."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        lines = [f"{name}/{key}: only in one" for key in sorted(old.keys() ^ new.keys())]
-        for key in old.keys() & new.keys():
-            lines += differences(old[key], new[key], f"{name}/{key}")
-        return lines
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = enumerate(zip(old, new, strict=True))
-        return [line for n, (a, b) in pairs for line in differences(a, b, f"{name}/{n}")]
-    return [] if old == new else [f"{name}: {old} -> {new}"]
-
-
-def count(content: Any) -> int:
-    if isinstance(content, dict):
-        return sum(map(count, content.values()))
-    return sum(map(count, content)) if isinstance(content, list) else 1
+    command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *words]
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

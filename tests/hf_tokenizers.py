@@ -10,12 +10,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 
 CHINESE = "今天天气很好，我们去公园。学习注意力机制，多头注意力。"
-TEXT = [
-    CHINESE,
-    "Don't look back, Élan: 2024 été naïve.",
-    "To be,  or not\nto be\t12345.",
-    "🦜 ok",
-] * 9
+TEXT = [CHINESE, "Don't look back, Élan: 2024 été naïve."] * 9
+TEXT += ["To be,  or not\nto be\t12345.", "🦜 ok"] * 9
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -11,7 +11,6 @@ each kill; exits with 1 on a difference. 30 kills at 100 MB take some minutes.
 
 import argparse
 import filecmp
-import os
 import random
 import shutil
 import signal
@@ -76,9 +75,8 @@ def main() -> None:
             time.sleep(rng.uniform(0.1, 1.1) * seconds)
             for process in running:
                 number = rng.choice([signal.SIGKILL] * 4 + [signal.SIGTERM])
-                alive = process.poll() is None
-                if alive:
-                    os.kill(process.pid, number)
+                if alive := process.poll() is None:
+                    process.send_signal(number)
                     kills += 1
                 ended(process, -signal.SIGKILL, -signal.SIGTERM)
                 print(number.name if alive else "finished", [path.name for path in root.glob("*")])
@@ -89,7 +87,7 @@ def main() -> None:
         for process in [start(root) for _ in range(2)]:
             ended(process)
         compare(whole, root)
-        if left := [each for each in os.listdir(root) if each != LOCK and each[:5] != "text-"]:
+        if left := {each.name for each in root.iterdir()} - {LOCK, next(root.glob("text-*")).name}:
             sys.exit(f"these files were not removed: {', '.join(left)}")
         print(f"{kills} kills, {finished + 1} stores finished: all equal to the twin")
 

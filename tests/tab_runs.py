@@ -60,9 +60,9 @@ def write_run(
 ) -> None:
     """A run with a loss and a snapshot at each step, of `made_up_parts` unless others are given."""
     with SummaryWriter(str(folder)) as writer:
-        for step in steps:
+        given = snapshots or [made_up_parts(step, **others) for step in steps]
+        for step, parts in zip(steps, given, strict=True):
             add_scalars(writer, {"train/loss": 4 / (1 + step)}, step)
-            parts = snapshots[step] if snapshots else made_up_parts(step, **others)
             add_snapshot(writer, text, parts, step)
 
 

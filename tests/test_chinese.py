@@ -10,7 +10,7 @@ from viewer_data import Elements
 import headscope
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
-from headscope.data.tokenizer import Tokenizer, bpe, byte, char
+from headscope.data.tokenizer import bpe, byte, char
 from headscope.training.callbacks.attention import probe_text
 
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
@@ -23,31 +23,18 @@ TEXT = f"""
 """From the Tao Te Ching, in the public domain."""
 
 
-def assert_every_byte_is_told(labels: list[str], tokenizer: Tokenizer) -> None:
-    """Labels of Chinese text; a character may be cut off at the end."""
-    part = r"[^\x00-\x7f]( [1-3](–[1-3])?/3)?"
-    assert all(re.fullmatch(rf"{part}( ?{part})*", label) for label in labels[:-2]), labels
-    assert not any("\N{REPLACEMENT CHARACTER}" in label or "U+" in label for label in labels)
-    if isinstance(tokenizer, type(char([]))):
-        assert all(len(label) == 1 for label in labels)
-
-
 @pytest.mark.parametrize("kind", MAKERS)
-def test_labels_while_training(kind, tmp_path):
+def test_labels_while_training_and_of_a_checkpoint_and_its_page(kind, tmp_path):
+    """A character may be cut off at the end."""
     (tmp_path / "text.txt").write_text(TEXT.strip() * 20, encoding="utf-8")
     corpus = TextFiles(path=str(tmp_path / "text.txt"))
-    store = prepare_store(corpus, MAKERS[kind], root=tmp_path / "stores")
-    probe = probe_text(store, None, 64)
-    assert_every_byte_is_told(store.tokenizer.labels(probe.tokens), store.tokenizer)
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_labels_of_a_checkpoint_and_its_page(kind, tmp_path):
-    tokenizer = MAKERS[kind]([TEXT])
+    tokenizer = (store := prepare_store(corpus, MAKERS[kind], root=tmp_path / "stores")).tokenizer
     save(content(configuration("model.block_size=64"), tokenizer)[0], tmp_path / "a.safetensors")
-    loaded = headscope.load(tmp_path / "a.safetensors")
-    reading = loaded.read(CLAUSE)
-    assert_every_byte_is_told(reading.labels, tokenizer)
+    reading = headscope.load(tmp_path / "a.safetensors").read(CLAUSE)
+    part = r"[^\x00-\x7f]( [1-3](–[1-3])?/3)?"
+    for labels in (tokenizer.labels(probe_text(store, None, 64).tokens), reading.labels):
+        assert all(re.fullmatch(rf"{part}( ?{part})*", label) for label in labels[:-2]), labels
+        assert not any("\N{REPLACEMENT CHARACTER}" in label or "U+" in label for label in labels)
     first = {"char": ["多", "言"], "byte": ["多 1/3", "多 2/3"]}
     assert reading.labels[:2] == first.get(kind, reading.labels[:2])
     reading.save_html(tmp_path / "page.html")

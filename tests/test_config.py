@@ -43,25 +43,17 @@ CHOICES = sorted(
     for file in CONF.glob("*/**/*.yaml")
     if not file.is_relative_to(CONF / "hydra")
 )
-EXPERIMENTS = [option for group, option in CHOICES if group == "experiment"]
 OTHERS = [(group, option) for group, option in CHOICES if group != "experiment"]
-ROOT_OF = {
-    "compare": "compare",
-    "suite": "benchmark",
-    "thresholds": "analyze",
-}  # the other groups are train.yaml's
+ROOT_OF = {"compare": "compare", "suite": "benchmark", "thresholds": "analyze"}
+"""The other groups are train.yaml's."""
+
 MUST_BE_GIVEN = {
     "text": ["data.path=README.md"],
     "hub": ["data.name=someone/texts"],
     "own": ['compare.choices=["model.heads=2"]'],
 }
-SCHEMAS = {
-    "trainer": TrainerConfig,
-    "compare": ChoicesConfig,
-}
+SCHEMAS = {"trainer": TrainerConfig, "compare": ChoicesConfig}
 """The schemas of the groups without parts."""
-PARTS = [(group, option) for group, option in OTHERS if group in GROUPS]
-SEVERAL_TYPES = ("devices",)
 
 
 def chosen(group: str, option: str, *overrides: str) -> DictConfig:
@@ -86,13 +78,17 @@ def test_every_root_composes_with_a_value_for_every_key(root):
 
 
 @pytest.mark.parametrize(("group", "option"), [each for each in CHOICES if each[0] != "thresholds"])
-def test_every_choice_builds(group, option, monkeypatch, tmp_path):
+def test_every_choice_builds_and_no_mistake_in_it_goes_unnoticed(
+    group, option, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("To be, or not to be: that is the question.")
     composition = chosen(group, option)
     data = plain(composition)
     config = parse(TrainConfig, {key.name: data[key.name] for key in fields(TrainConfig)})
     assert parse(TrainConfig, config.kept(), composed=False).kept() == config.kept()
+    # A width that the tensor cores of a GPU take
+    assert config.model.embed_dim // config.model.heads % 8 == 0
     config.model.layers = 1
     model = checkpoint.build_model(config.model, vocab_size=50)
     assert isinstance(model, GPT)
@@ -109,12 +105,37 @@ def test_every_choice_builds(group, option, monkeypatch, tmp_path):
     if option in ("byte", "char"):
         assert isinstance(make_tokenizer(["some text"]), Tokenizer)
     assert not list(tmp_path.glob("*/"))  # to build is to open nothing
+    if group == "data":
+        evaluated = composed(f"data={option}", *MUST_BE_GIVEN.get(option, []), root="evaluate")
+        assert evaluated.data == composition.data
+    if group not in ("experiment", "logger", "debug") and option not in ("many_steps", "plain"):
+        assert_mistakes_are_refused(group, option, composition)
 
 
-@pytest.mark.parametrize("option", choices_of("data"))
-def test_a_checkpoint_can_be_evaluated_on_every_corpus(option):
-    config = composed(f"data={option}", *MUST_BE_GIVEN.get(option, []), root="evaluate")
-    assert config.data == chosen("data", option).data
+def assert_mistakes_are_refused(group: str, option: str, composition: DictConfig) -> None:
+    """A misspelt key, a word for a number, a list for a word; some keys may be several things."""
+    place = group.replace("/", ".")
+    if group == "callbacks":
+        place += f".{option if option != 'default' else 'samples'}"
+    data = plain(OmegaConf.select(composition, place))
+    schema = SUITES[option] if group == "suite" else SCHEMAS.get(group)
+
+    def checked(data: Any) -> None:
+        if group == "trainer":  # unknown keys are arguments of lightning.Trainer
+            check_arguments(parse(schema, data, place).arguments)
+        elif schema:
+            parse(schema, data, place)
+        else:
+            parse_part(data, group, place)
+
+    checked(data)
+    with pytest.raises(UserError, match=rf"{place}\.misspelt: "):
+        checked(data | {"misspelt": 1})
+    for name in data.keys() - {"devices", "_target_"}:
+        wrong = [3 if isinstance(data[name], list | dict) else [1], {"a": 1}]
+        for value in [*wrong, "many"] if isinstance(data[name], int | float) else wrong:
+            with pytest.raises(UserError, match=re.escape(f"{place}.{name}")):
+                checked(data | {name: value})
 
 
 @pytest.mark.parametrize("group", sorted({*GROUPS} - {"logger", "callbacks/thresholds"}))
@@ -140,7 +161,13 @@ def test_every_file_belongs_to_a_part_or_a_schema():
     assert {option for group, option in OTHERS if group == "suite"} == SUITES.keys()
 
 
-def test_a_new_key_is_an_argument_and_a_line_of_yaml(tmp_path, monkeypatch):
+@pytest.fixture
+def conf(tmp_path):
+    """A copy of conf/ to be changed."""
+    return Path(shutil.copytree(CONF, tmp_path / "conf"))
+
+
+def test_a_new_key_is_an_argument_and_a_line_of_yaml(conf, monkeypatch):
     class Wider(GPT):
         """A GPT whose embeddings are multiplied."""
 
@@ -149,8 +176,6 @@ def test_a_new_key_is_an_argument_and_a_line_of_yaml(tmp_path, monkeypatch):
             self.embedding_scale *= embedding_gain
 
     monkeypatch.setattr(headscope, "GPT", Wider, raising=False)
-    conf = tmp_path / "conf"
-    shutil.copytree(CONF, conf)
     file = conf / "model" / "gpt.yaml"
     file.write_text(f"{file.read_text()}embedding_gain: 1.0   # factor of the embeddings\n")
     config = parse(TrainConfig, composed("model.embedding_gain=3", conf=conf))
@@ -165,58 +190,23 @@ def test_a_comparison_of_all_choices_leaves_none_out(option, group):
     assert {f"model/{group}={name}" for name in choices_of(f"model/{group}")} <= set(compared)
 
 
-# --- no mistake goes unnoticed ---
-
-
-@pytest.mark.parametrize(
-    ("group", "option"),
-    [
-        each
-        for each in OTHERS
-        if each[0] not in ("logger", "debug") and each[1] not in ("many_steps", "plain")
-    ],
-)
-def test_a_misspelt_key_and_a_value_of_another_type_are_refused(group, option):
-    """A word for a number, a list for a word; but some keys may be several things."""
-    place = group.replace("/", ".")
-    if group == "callbacks":
-        place += f".{option if option != 'default' else 'samples'}"
-    with pytest.raises(HydraException, match="misspelt"):
-        chosen(group, option, f"{place}.misspelt=1")
-    data = plain(OmegaConf.select(chosen(group, option), place))
-    schema = SUITES[option] if group == "suite" else SCHEMAS.get(group)
-
-    def checked(data: Any) -> Any:
-        if group == "trainer":  # unknown keys are arguments of lightning.Trainer
-            check_arguments(parse(schema, data, place).arguments)
-            return None
-        return parse(schema, data, place) if schema else parse_part(data, group, place)
-
-    checked(data)
-    with pytest.raises(UserError, match=rf"{place}\.misspelt: "):
-        checked(data | {"misspelt": 1})
-    for name in data.keys() - {*SEVERAL_TYPES, "_target_"}:
-        wrong = [3 if isinstance(data[name], list | dict) else [1], {"a": 1}]
-        for value in [*wrong, "many"] if isinstance(data[name], int | float) else wrong:
-            with pytest.raises(UserError, match=re.escape(f"{place}.{name}")):
-                checked(data | {name: value})
-
-
 @pytest.mark.parametrize("mistake", ["sead=1", "modle=gpt", "modle/norm=rms", "experiment=no"])
 def test_a_mistake_on_the_command_line_is_refused(mistake):
     with pytest.raises((HydraException, OmegaConfBaseException)):
         composed(mistake)
 
 
-@pytest.mark.parametrize("mistake", ["sead: 1", "model: {heads: many}", "model: {norm: {a: 1}}"])
-def test_a_mistake_in_an_experiment_is_refused(mistake, tmp_path):
-    conf = tmp_path / "conf"
-    shutil.copytree(CONF, conf)
-    for name, line in (("good", "seed: 3"), ("bad", mistake)):
-        (conf / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\n{line}\n")
-    assert parse(TrainConfig, composed("experiment=good", conf=conf)).seed == 3
-    with pytest.raises(UserError):
-        parse(TrainConfig, composed("experiment=bad", conf=conf))
+def test_an_experiment_may_choose_parts_and_a_mistake_in_it_is_refused(conf):
+    file = conf / "experiment" / "ours.yaml"
+    chosen = "[override /model/attention: grouped_query, override /model/position: alibi]"
+    file.write_text(f"# @package _global_\ndefaults: {chosen}\nmodel: {{layers: 1}}\n")
+    words = ["model/attention=grouped_query", "model/position=alibi", "model.layers=1"]
+    assert composed("experiment=ours", conf=conf).model == composed(*words).model
+    for mistake in ("sead: 1", "model: {heads: many}", "model: {norm: {a: 1}}"):
+        file.write_text(f"# @package _global_\n{mistake}\n")
+        composed.cache_clear()
+        with pytest.raises(UserError):
+            parse(TrainConfig, composed("experiment=ours", conf=conf))
 
 
 # --- what the values are ---
@@ -261,8 +251,52 @@ def test_the_nanogpt_recipes_are_as_published(experiment, sizes, batch_size, max
     assert config.optimizer.lr * schedule(max_steps) == pytest.approx(1e-4)
 
 
-def test_widths_are_of_a_size_that_tensor_cores_take():
-    for overrides in [[], *([f"experiment={name}"] for name in EXPERIMENTS)]:
-        model = composed(*overrides).model
-        assert model.embed_dim % 8 == 0
-        assert model.embed_dim // model.heads % 8 == 0
+def built(line: str) -> GPT:
+    """A model that could be trained, as a run would build it."""
+    return checkpoint.build_model(training_config(*line.split()).model, vocab_size=50)
+
+
+@pytest.mark.parametrize(
+    ("line", "heads", "kv_heads"),
+    [
+        ("single_head", 1, 1),
+        ("multi_head", 4, 4),
+        ("multi_query model.heads=8 model/position=rotary model.position.base=10", 8, 1),
+        ("grouped_query", 4, 2),
+        ("grouped_query model.heads=8 model.kv_heads=4", 8, 4),
+        ("grouped_query experiment=nanogpt_gpu model.layers=1", 6, 2),
+        ("single_head experiment=nanogpt_cpu model.heads=1", 1, 1),
+    ],
+)
+def test_an_attention_has_its_own_heads_unless_told_otherwise(line, heads, kv_heads):
+    model = built(f"model/attention={line}")
+    assert (model.attentions[0].heads, model.attentions[0].kv_heads) == (heads, kv_heads)
+    assert model.position.heads == heads
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("single_head model.heads=8", "^model.heads=8"),
+        ("multi_head model.kv_heads=2", "^model.kv_heads=2"),
+        ("grouped_query model.kv_heads=3", "kv_heads=3"),
+        ("grouped_query model.kv_heads=null", "kv_heads"),
+        ("multi_head model.attention.scale=0", "^model.attention.scale=0"),
+        ("multi_head model.norm.eps=0", "^model.norm.eps=0"),
+    ],
+)
+def test_what_an_attention_cannot_have_is_refused_before_a_run(line, named):
+    with pytest.raises(UserError, match=named):
+        built(f"model/attention={line}")
+
+
+@pytest.mark.parametrize(
+    ("line", "scaled"),
+    [
+        *(("learned", False), ("sinusoidal", True), ("digits", True)),
+        *(("sinusoidal experiment=nanogpt_cpu", True), ("rotary model.scale_embedding=true", True)),
+        ("sinusoidal model.scale_embedding=false", False),
+    ],
+)
+def test_tables_of_fixed_size_come_with_scaled_embeddings_unless_told_otherwise(line, scaled):
+    assert built(f"model/position={line}").embedding_scale == (128**0.5 if scaled else 1.0)

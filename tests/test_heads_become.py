@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import Script, events, snapshot_headers
+from running import events, snapshot_headers
 
 import headscope
 from headscope.nn.capture import capture
@@ -22,7 +22,7 @@ RECIPE = [
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("pictures_not_drawn")
-def test_a_head_becomes_a_previous_token_head_and_its_metrics_tell(script: Script) -> None:
+def test_a_head_becomes_a_previous_token_head_and_its_metrics_tell(script) -> None:
     run = "outputs/run"
     training = script("train", *RECIPE, f"hydra.run.dir={run}")
     assert training.code == 0, training.err
@@ -46,16 +46,14 @@ def test_a_head_becomes_a_previous_token_head_and_its_metrics_tell(script: Scrip
     assert snapshots[-1]["names"][layer * 4 + head] == "previous-token"
     assert f"L{layer}H{head} is now a previous-token head" in training.out
 
-    # It is what the metric says, on tokens that are no text: it looks at the one before more than
-    # at any other, whatever these are.
+    # The head also looks back in random tokens, more than any other.
     loaded = headscope.load(run)
     generator = torch.Generator().manual_seed(5)
     noise = torch.randint(loaded.tokenizer.vocab_size, (64, 32), generator=generator)
     weights = capture(loaded.model, noise).attention[..., 2:, :]  # (L, N, H, T - 2, T)
     looks_back = weights.argmax(dim=-1) == torch.arange(1, 31)
     share = looks_back.float().mean(dim=(1, 3))  # (L, H)
-    assert share[layer, head] == share.max()
-    assert share[layer, head] > 0.5
+    assert share[layer, head] == share.max() > 0.5
 
-    # And the model needs it: without it the loss rises by many times the error of that.
+    # The model needs it: without it, the loss rises by many standard errors.
     assert float(best["loss_change"]) > 5 * float(best["loss_change_error"])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.manager import start_new_kernel
 from running import ROOT, SMALL, Script
 
 from benchmarks.notebooks import execute
@@ -55,34 +54,3 @@ def test_what_is_shown_in_the_docs_was_run_and_says_nothing_of_a_machine(file: P
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not re.search(r"/home/|site-packages|\\u001b", file.read_text("utf-8"))
     assert file.stat().st_size < 700_000
-
-
-TRAIN = """
-import signal, headscope
-handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-try:
-    headscope.train({words})
-except KeyboardInterrupt:
-    print("continues", handlers == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)])
-"""
-
-
-def test_an_interrupt_of_a_notebook_saves_and_the_notebook_continues(
-    tmp_path: Path, speeches: Path
-) -> None:
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=100000", "callbacks=plain"]
-    manager, client = start_new_kernel(cwd=str(tmp_path))
-    try:
-        client.execute(TRAIN.format(words=words))
-        said, trains = "", False
-        while "continues" not in said:
-            content = client.get_iopub_msg(timeout=60)["content"]
-            said += content.get("text", "")
-            if not trains and content.get("data", {}).get("text/plain", "").startswith("step "):
-                trains = True
-                manager.interrupt_kernel()
-    finally:
-        manager.shutdown_kernel(now=True)
-    assert re.search(r"To continue: headscope\.train\(\['resume=outputs/gpt_", said), said
-    assert "continues True" in said
-    assert [*tmp_path.glob("outputs/*/checkpoints/last.safetensors")]

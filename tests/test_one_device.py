@@ -20,6 +20,7 @@ from headscope.analysis.metrics import head_metrics
 from headscope.analysis.pictures import heads, position_picture
 from headscope.nn import GPT, attention_variants, dot_product, make_cache
 from headscope.nn.capture import capture
+from headscope.trained.generation import choose_tokens
 from headscope.training.muon import Muon
 from headscope.training.objective import Objective
 
@@ -27,7 +28,7 @@ GPU = torch.device("meta")
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fake(monkeypatch) -> Iterator[None]:
     for module in (attention_variants, dot_product):  # `meta` has no autocast
         monkeypatch.setattr(module, "no_autocast", lambda x: nullcontext())
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -36,7 +37,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def model_on_gpu(pair: tuple[str, str], **options) -> GPT:
     with GPU:
-        return fresh(**variant(pair), end_of_text=0, **options)
+        return fresh(**variant(pair), end_of_text=0, layers=1, **options)
 
 
 def tokens_on_gpu(length: int) -> Tensor:
@@ -44,43 +45,40 @@ def tokens_on_gpu(length: int) -> Tensor:
 
 
 @every_part
-def test_a_training_step_stays_on_its_device(pair: tuple[str, str]) -> None:
+def test_a_training_step_stays_on_its_device(pair):
+    model = model_on_gpu(pair, dropout=0.1, logit_cap=15.0).train()
+    tokens = tokens_on_gpu(11)
     for chunk_tokens in [None, 4]:
-        model = model_on_gpu(pair, dropout=0.1, logit_cap=15.0).train()
-        tokens = tokens_on_gpu(11)
         Objective(model, chunk_tokens=chunk_tokens).loss(tokens[:, :-1], tokens[:, 1:]).backward()
-        parameters = list(model.parameters())
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        assert {gradient.device for gradient in gradients} == {GPU}
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
-        Muon(matrices, lr=0.1, momentum=0.9, weight_decay=0.1).step()
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    assert {parameter.grad.device for parameter in parameters if parameter.grad is not None} == {
+        GPU
+    }
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
+    Muon(matrices, lr=0.1, momentum=0.9, weight_decay=0.1).step()
 
 
 @every_part
 @torch.no_grad()
-def test_sampling_and_attention_metrics_stay_on_their_device(pair: tuple[str, str]) -> None:
+def test_sampling_and_measuring_stay_on_their_device(pair, monkeypatch):
     model = model_on_gpu(pair).eval()
     cache = make_cache(model, 2)
-    for length in (3, 1, 2):
+    for length in (3, 1):
         assert model.next_logits(tokens_on_gpu(length), cache).device == GPU
     weights = capture(model, tokens_on_gpu(7)).attention
     assert {metric.device for metric in head_metrics(weights).values()} == {GPU}
     texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
     for replace_by in ("zero", "mean"):
         ablate_heads(model, texts, texts, replace_by=replace_by)
+    drawn: list[Tensor] = []
+    monkeypatch.setattr(
+        heads, "array", lambda values: drawn.append(values) or np.ones(values.shape)
+    )
+    assert (position_picture(model.position) is None) == (not drawn)
 
 
-@every_part
-def test_pictures_of_positions_are_computed_where_the_model_is(
-    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = []
-
-    def array(values: Tensor) -> np.ndarray:
-        drawn.append(values.shape)
-        return np.ones(values.shape)
-
-    monkeypatch.setattr(heads, "array", array)
-    picture = position_picture(model_on_gpu(pair).position)
-    assert bool(drawn) == (picture is not None)
+def test_choosing_a_token_stays_on_its_device():
+    logits, uniform = torch.zeros(2, 9, device=GPU), torch.zeros(2, device=GPU, dtype=torch.float64)
+    for options in ({}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}):
+        assert choose_tokens(logits, uniform=uniform, **options).device == GPU

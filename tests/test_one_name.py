@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,16 @@ from headscope.show.explore.models import Models
 from headscope.trained.heads_file import FILE
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
-RUN = Path("outputs/run")
-CHECKPOINTS = RUN / "checkpoints"
-WORDS = ("name=run", "hydra.run.dir=outputs/run", *SMALL, "callbacks.saving.keep_steps=[0,3]")
+
+
+@pytest.fixture(scope="module")
+def run(speeches: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five steps whose thresholds give untrained heads a name."""
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "trainer.val_every_steps=2"]
+    words += ["callbacks.saving.keep_steps=[0,3]", "callbacks.heads.thresholds.even=0.001"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("one_name"))
+        return headscope.train([*words, "hydra.run.dir=run"]).folder.absolute()
 
 
 def in_explore(checkpoint) -> list[str]:
@@ -42,8 +50,8 @@ def in_report(script, checkpoint, *words) -> list[str]:
 def in_page(loaded) -> list[str]:
     """The names in the page of a notebook."""
     loaded.read("We the people").save_html("page.html")
-    [run] = Elements(Path("page.html").read_text(encoding="utf-8")).data["runs"]
-    return run["history"]["steps"][0]["names"]
+    [shown] = Elements(Path("page.html").read_text(encoding="utf-8")).data["runs"]
+    return shown["history"]["steps"][0]["names"]
 
 
 def in_tab(run) -> dict[int, list[str]]:
@@ -53,79 +61,63 @@ def in_tab(run) -> dict[int, list[str]]:
     return {int(step): each["names"] for step, each in found.items()}
 
 
-@pytest.mark.parametrize("steps", [5, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_run_and_a_resumed_run_have_one_name_per_head(script, speeches, steps):
-    script("train", *WORDS, "trainer.max_steps=5", "trainer.val_every_steps=2")
-    if steps > 5:
-        assert script("train", "resume=outputs/run", f"trainer.max_steps={steps}").code == 0
-    tab = in_tab(RUN)
-    assert {0, 3, steps} <= tab.keys()
-    files = {file: headscope.load(file) for file in sorted(CHECKPOINTS.glob("*.safetensors"))}
+def assert_one_name(run: Path) -> None:
+    tab = in_tab(run)
+    files = {file: headscope.load(file) for file in run.glob("checkpoints/*.safetensors")}
     assert {file.stem for file in files} == {"best", "last", "step_000000", "step_000003"}
     assert len({loaded.digest for loaded in files.values()}) == len(tab)
     for file, loaded in files.items():
-        assert in_explore(file) == tab[loaded.step] == in_report(script, file)
-        assert in_page(loaded) == tab[loaded.step]
-    measured = files[CHECKPOINTS / "last.safetensors"].stored_statistics()
-    assert measured.windows * measured.tokens == 4096
-    assert measured.source == "the validation split"
+        assert in_explore(file) == in_page(loaded) == tab[loaded.step]
 
 
-def test_names_follow_the_thresholds_and_the_weights(script, speeches):
-    script("train", *WORDS, "trainer.max_steps=4")
-    last = CHECKPOINTS / "last.safetensors"
-    loaded, heads = headscope.load(last), CHECKPOINTS / FILE
-    lowest = Thresholds(**dict.fromkeys(Thresholds.__dataclass_fields__, 0.001))
-    assert labels(loaded.stored_statistics(lowest)) != labels(loaded.stored_statistics())
-    Path("elsewhere").mkdir()
-    copy = Path("elsewhere/copy.safetensors")
-    copy.write_bytes(last.read_bytes())
+def test_a_run_has_one_name_per_head_by_its_own_thresholds(script, run):
+    assert_one_name(run)
+    last = run / "checkpoints/last.safetensors"
+    assert "global" in in_explore(last)
+    assert in_explore(last) == in_report(script, last)
+    report = json.loads(Path("report/heads.json").read_text())
+    stored = headscope.load(last).stored_statistics()
+    assert (report["windows"], report["tokens"]) == (stored.windows, stored.tokens)
+    assert stored.windows * stored.tokens == 4096
+    assert stored.source == "the validation split"
+    for name, values in stored.metrics.items():
+        found = np.array([row[name] for row in report["heads"]], dtype=float)
+        torch.testing.assert_close(torch.tensor(found).float(), values.flatten(), equal_nan=True)
+    assert "global" not in in_report(script, last, "thresholds.even=1", "windows=2")
+    report = json.loads(Path("report/heads.json").read_text())
+    assert (report["windows"], report["tokens"]) == (2, 32)
+
+
+def test_names_follow_the_thresholds_and_the_weights(run, tmp_path):
+    last, copy = run / "checkpoints/last.safetensors", tmp_path / "copy.safetensors"
+    loaded = headscope.load(last)
+    assert labels(loaded.stored_statistics(Thresholds())) != labels(loaded.stored_statistics())
+    shutil.copy(last, copy)
     assert headscope.load(copy).stored_statistics() is None
-    (copy.parent / FILE).write_bytes(heads.read_bytes())
+    heads = Path(shutil.copy(last.parent / FILE, tmp_path))
     assert labels(headscope.load(copy).stored_statistics()) == labels(loaded.stored_statistics())
     for damaged in (b"", b"[]", b"{}", heads.read_bytes().replace(b"0.1", b"0.2"), b"\xff" * 99):
-        (copy.parent / FILE).write_bytes(damaged)
+        heads.write_bytes(damaged)
         assert headscope.load(copy).stored_statistics() is None
         assert Models(str(copy), None, "cpu").get("this").statistics.source.endswith("wrote")
 
 
-def test_explore_the_tab_and_the_report_use_the_thresholds_of_the_run(script, speeches):
-    script("train", *WORDS, "trainer.max_steps=3", "callbacks.heads.thresholds.even=0.001")
-    last = CHECKPOINTS / "last.safetensors"
-    tab = in_tab(RUN)[3]
-    assert "global" in tab  # untrained heads have no name by the default thresholds
-    assert in_explore(last) == tab == in_report(script, last)
-    assert "global" not in in_report(script, last, "thresholds.even=1")
-
-
-def test_plain_callbacks_measure_nothing(script, speeches):
-    plain = ("callbacks.attention.steps=0", "callbacks.samples.max_new_tokens=0")
-    script("train", *WORDS, "callbacks=plain", *plain, "trainer.max_steps=2")
-    assert not (CHECKPOINTS / FILE).exists()
-
-
-def test_the_windows_of_a_report_are_those_of_the_file(script, speeches):
-    script("train", *WORDS, "trainer.max_steps=3")
-    stored = headscope.load(CHECKPOINTS / "last.safetensors").stored_statistics()
-    in_report(script, CHECKPOINTS / "last.safetensors", "windows=2")
-    other = json.loads(Path("report/heads.json").read_text())
-    assert (other["windows"], other["tokens"]) == (2, 32)
-    in_report(script, CHECKPOINTS / "last.safetensors")
-    content = json.loads(Path("report/heads.json").read_text())
-    assert (content["windows"], content["tokens"]) == (stored.windows, stored.tokens)
-    for name, values in stored.metrics.items():
-        found = np.array([row[name] for row in content["heads"]], dtype=float)
-        torch.testing.assert_close(torch.tensor(found).float(), values.flatten(), equal_nan=True)
-
-
 @pytest.mark.slow
-def test_an_imported_model_has_the_names_that_its_text_gives(script, speeches):
-    script("train", *WORDS, "trainer.max_steps=3")
-    assert script("convert", f"checkpoint={RUN}", "to=huggingface", "output=exported").code == 0
+def test_a_resumed_run_and_an_imported_model_have_the_names_of_their_measurement(
+    script, run, speeches
+):
+    resumed = Path(shutil.copytree(run, "outputs/run"))
+    assert script("train", f"resume={resumed}", "trainer.max_steps=8").code == 0
+    assert in_tab(resumed).keys() >= {0, 3, 8}
+    assert_one_name(resumed)
+    for file in resumed.glob("checkpoints/*.safetensors"):
+        assert in_explore(file) == in_report(script, file)
+    assert script("convert", f"checkpoint={resumed}", "to=huggingface", "output=exported").code == 0
     for words, source in (((), "wrote"), ((f"text={speeches}",), str(speeches))):
         output = f"outputs/imported{len(words)}"
         said = script("convert", "source=exported", f"output={output}", *words)
         assert said.code == 0, said.err
         assert Models(output, None, "cpu").get("this").statistics.source.endswith(source)
-    of_run = headscope.load(CHECKPOINTS / "best.safetensors").stored_statistics()
-    assert labels(headscope.load(output).stored_statistics()) == labels(of_run)
+    measured = headscope.load(resumed / "checkpoints/best.safetensors").stored_statistics
+    imported = headscope.load(output).stored_statistics
+    assert labels(imported(Thresholds())) == labels(measured(Thresholds()))

@@ -13,7 +13,7 @@ import torch
 from checkpoint_files import configuration, content, save
 from many_processes import TINY, end, start
 from refusals import refused
-from running import ROOT, Script, summary
+from running import ROOT, Said, Script, summary
 
 import headscope
 from headscope.config import own_parts
@@ -65,26 +65,17 @@ def write_files() -> None:
         file.write_text(text)
 
 
-def test_the_examples_are_short() -> None:
-    most = dict.fromkeys(FILES, 15) | {"my_tokenizer": 25, "my_text": 25}
-    for file, source in zip(FILES, PYTHON, strict=True):
-        assert len([line for line in source.splitlines() if line]) <= most[file], file
-
-
 def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(script: Script):
     assert "  heads: 8" in script("train", "--cfg", "job", "experiment=mine").out
     assert "model.embed_dim=256 " in script("train", "--help", "experiment=mine").out
-    assert "  layers: 2\n" in script("train", "--cfg", "job", "model=mine").out
     shutil.move("conf", "other")
     assert "there is no experiment/mine" in script("train", "experiment=mine").err
     searched = f"hydra.searchpath=[file://{Path('other').absolute()}]"
-    flags = (["--config-dir", "other"], ["--config-dir=other"], ["--config-d", "other"])
-    for words in (*flags, ["-cd", "other"], [searched]):
+    for words in (["--config-d", "other"], ["-cd", "other"], [searched]):
         assert "  heads: 8" in script("train", "--cfg", "job", *words, "experiment=mine").out
-    shutil.copytree("other", "conf")
-    Path("conf/experiment/mine.yaml").rename("conf/experiment/induction.yaml")
-    said = script("train", "experiment=induction")
-    assert "experiment=induction: rename " in said.err
+    Path("other/experiment/mine.yaml").rename("other/experiment/induction.yaml")
+    shutil.move("other", "conf")
+    assert "experiment=induction: rename " in script("train", "experiment=induction").err
 
 
 def test_a_conf_folder_acts_only_if_one_of_its_choices_is_named(script: Script):
@@ -125,7 +116,6 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     more = ["trainer.max_steps=3"]
     for command, *words in (
         ["sample", f"checkpoint={run}"],
-        ["evaluate", f"checkpoint={run}"],
         ["analyze", f"checkpoint={run}"],
         ["train", *TRAIN, f"init_from={run}"],
         ["convert", f"checkpoint={run}", "to=huggingface", "output=out"],
@@ -151,6 +141,10 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     assert said.code == 0, said.err
     assert elsewhere in said.out
     assert summary(run)["steps"] == 3
+    forget()
+    with refused(file):  # although the checkpoint now says where it is
+        headscope.load(run)
+    assert "my_attention" not in sys.modules
     assert script("train", *TRAIN, f"init_from={run}", elsewhere).code == 0
     refusal = script("convert", f"checkpoint={run}", elsewhere, "to=huggingface", "output=out")
     assert refusal.code == 1
@@ -185,33 +179,42 @@ FROM_A_FILE = {
 TO_OPEN = ("my_attention", "my_position", "my_norm", "my_tokenizer")
 
 
+@pytest.mark.usefixtures("pictures_not_drawn")
 @pytest.mark.parametrize("way", [ON_THE_COMMAND_LINE, FROM_A_FILE], ids=["words", "file"])
-@pytest.mark.parametrize("file", FILES)
-def test_every_part_trains_is_loaded_and_resumed(file: str, way: dict[str, str], script: Script):
-    left_out = {"my_tokenizer": "tokenizer", "my_text": "data."}.get(file, "-")
-    tiny = [word for word in TRAIN if not word.startswith(left_out)]
-    said = script("train", *tiny, *way[file].split(), RUN)
+def test_all_parts_train_together_and_are_loaded_and_resumed(way: dict[str, str], script: Script):
+    tiny = [word for word in TRAIN if not word.startswith(("tokenizer", "data."))]
+    words = " ".join(way.values()).split()
+    said = script("train", *tiny, *words, RUN)
     assert said.code == 0, said.err
-    module = "torch.nn" if "torch.nn" in way[file] else file
-    named = module if "." in module else f"{module}.py"
-    assert (f"parts={named}" in said.out) == (file in TO_OPEN)  # what sampling needs
+    named = {file: f"{file}.py" for file in FILES}
+    if way is FROM_A_FILE:
+        named["my_norm"] = "torch.nn"
+    [sampling] = re.findall(r"sample.py.*parts=\[(\S+)\]", said.out)
+    to_open = [named[file] for file in TO_OPEN]
+    assert {*sampling.split(",")} == {*to_open}
     before = headscope.load("outputs/run").logits([1, 2, 3])
-    forget()
-    if file in TO_OPEN:
-        with refused("outputs/run", f"parts={named}"):
-            headscope.load("outputs/run")
-    else:
-        assert torch.equal(headscope.load("outputs/run").logits([1, 2, 3]), before)
     resume = ["resume=outputs/run", "trainer.max_steps=4"]
-    refusal = script("train", *resume)
-    assert refusal.code == 1
-    assert f"parts={named}" in refusal.err.splitlines()[-1]
-    assert torch.equal(headscope.load("outputs/run", parts=named).logits([1, 2, 3]), before)
-    said = script("train", *resume, f"parts={named}")
+    for file in FILES:  # each must be named again
+        forget()
+        others = [name for each, name in named.items() if each != file]
+        if file in TO_OPEN:
+            with refused("outputs/run", f"parts={named[file]}"):
+                headscope.load("outputs/run", parts=others)
+        else:
+            refusal = script("train", *resume, f"parts=[{','.join(others)}]")
+            assert refusal.code == 1
+            assert f"parts={named[file]}" in refusal.err.splitlines()[-1]
+    forget()
+    assert torch.equal(headscope.load("outputs/run", parts=to_open).logits([1, 2, 3]), before)
+    said = script("train", *resume, f"parts=[{','.join(named.values())}]")
     assert said.code == 0, said.err
     assert summary("outputs/run")["steps"] == 4
+    parts = f"parts=[{','.join(to_open)}]"
+    said = script("analyze", parts, "checkpoint=outputs/run", "text=1 22 333 4444")
+    assert said.code == 0, said.err
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_an_own_optimizer_is_that_of_an_uninterrupted_one(script: Script):
     own = ["optimizer._target_=torch.optim.Adam", "~optimizer.matrix_lr", "~optimizer.momentum"]
     words = [*TRAIN, *own, "~optimizer.beta1", "~optimizer.beta2", "schedule=sqrt"]
@@ -222,15 +225,7 @@ def test_a_resumed_run_of_an_own_optimizer_is_that_of_an_uninterrupted_one(scrip
     assert summary("part")["val_loss"] == summary("whole")["val_loss"]
 
 
-def test_no_library_finds_its_optional_modules_in_the_current_folder(script: Script):
-    Path("absent_library.py").write_text("")
-    said = script("train", *TRAIN, RUN)
-    assert said.code == 0, said.err
-    assert str(Path.cwd()) not in sys.path
-    with pytest.raises(ModuleNotFoundError):
-        __import__("absent_library")
-
-
+@pytest.mark.slow
 def test_two_tokenizers_with_equal_attributes_have_two_stores(script: Script):
     source = Path("my_tokenizer.py").read_text()
     Path("my_tokenizer.py").write_text(f"{source}\n\nclass Other(Words):\n    pass\n")
@@ -261,16 +256,6 @@ def test_the_attributes_of_an_own_tokenizer_are_checked(changed: dict):
         headscope.load("a.safetensors")
 
 
-@pytest.mark.usefixtures("pictures_not_drawn")
-def test_own_parts_of_a_model_are_analyzed(script: Script):
-    words = " ".join(ON_THE_COMMAND_LINE[file] for file in ("my_position", "my_norm"))
-    assert script("train", *TRAIN, *words.split(), RUN).code == 0
-    forget()
-    given = "parts=[my_position.py,my_norm.py]"
-    said = script("analyze", given, "checkpoint=outputs/run", "text=1 22 333 4444")
-    assert said.code == 0, said.err
-
-
 def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(tmp_path: Path):
     Path("mine.py").write_text(
         "import os, torch\nimport headscope\nfrom my_position import Recency\n"
@@ -285,7 +270,7 @@ def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(
         if name == "mine.Flat":
             assert type(headscope.load("a.safetensors").model.position).__name__ == "Flat"
         else:
-            with refused(f"model.position._target_={name}", "class of headscope.Position"):
+            with refused(f"model.position._target_={name}", "add parts=mine"):
                 headscope.load("a.safetensors")
     assert not Path("touched").exists()
 
@@ -298,32 +283,13 @@ MISTAKES = {
     "model.attention._target_=os.system": ["takes no embed_dim", "**options"],
     "model.attention._target_=3": ["must be the name of a class"],
     "+model.attention._partial_=false": ["model.attention._partial_=false cannot be changed"],
-    "model/attention=window model.attention.window=eight": [
-        "model.attention.window=eight must be an integer"
-    ],
-    "model/attention=window ~model.attention.window +model.attention.windw=8": [
-        "model.attention.windw: there is no such key",
-        "did you mean window?",
-    ],
-    "model.activation._target_=torch.nn.functional.silu": ["must be a class of torch.nn.Module"],
+    "model/attention=window model.attention.window=eight": ["window=eight must be an integer"],
+    "model/attention=window +model.attention.windw=8": ["attention.windw", "did you mean window?"],
     "optimizer._target_=torch.optim.SGD": ["~optimizer.matrix_lr ~optimizer.beta1"],
     "optimizer._target_=torch.optim.SGD optimizer.lr=-1 ~optimizer.matrix_lr ~optimizer.beta1 "
     "~optimizer.beta2": ["Invalid learning rate: -1.0"],
     "data=sums ~data.lines": ["data.lines is missing: give it a value"],
 }
-
-
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_told_in_one_line_and_leaves_nothing(words: str, script: Script):
-    tiny = TRAIN[:-1] if "data=" in words else TRAIN
-    said = script("train", *tiny, *words.split())
-    assert said.code == 1
-    assert said.err.count("\n") == 1, said.err
-    for part in MISTAKES[words]:
-        assert part in said.err
-    assert not list(Path("outputs").glob("*"))
-
-
 BROKEN = {
     "x = 1\n(": ["broken.py, line 2", "SyntaxError"],
     "def f():\n    1 / 0\n\n\nf()\n": ["broken.py, line 2", "ZeroDivisionError"],
@@ -332,17 +298,27 @@ BROKEN = {
 }
 
 
+def assert_one_line(script: Script, words: str, parts: list[str]) -> None:
+    tiny = TRAIN[:-1] if "data=" in words else TRAIN
+    said = script("train", *tiny, *words.split())
+    assert said.code == 1
+    assert said.err.startswith("Error: ")
+    assert said.err.count("\n") == 1, said.err
+    for part in parts:
+        assert part in said.err
+    assert not list(Path("outputs").glob("*"))
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_told_in_one_line_and_leaves_nothing(words: str, script: Script):
+    assert_one_line(script, words, MISTAKES[words])
+
+
 @pytest.mark.parametrize("source", BROKEN)
 def test_an_error_in_an_own_file_is_told_with_its_line(source: str, script: Script):
     Path("broken.py").write_text(source)
-    for words in (["parts=broken.py"], ["model.norm._target_=broken.X"]):
-        said = script("train", *TRAIN, *words)
-        assert said.code == 1
-        assert said.err.startswith(f"Error: {words[0].partition('=')[0]}=")
-        assert said.err.count("\n") == 1
-        for word in BROKEN[source]:
-            assert word in said.err
-        assert not list(Path("outputs").glob("*"))
+    for words in ("parts=broken.py", "model.norm._target_=broken.X"):
+        assert_one_line(script, words, [*BROKEN[source], words.partition("=")[0]])
 
 
 def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
@@ -369,41 +345,30 @@ def test_an_error_in_own_code_is_no_bug_of_headscope(script: Script):
     assert re.search(r"The error comes from \S+my_attention.py, line \d+\.$", said.err.strip())
 
 
-COMMANDS = [
-    line.split(" ", 1)[1]
-    for block in re.findall(r"```\n(headscope .*?)```", PAGE, re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("headscope train") and "--config-dir" not in line and "<" not in line
-]
-
-
-@pytest.mark.parametrize("line", COMMANDS)
-def test_every_command_of_the_page_composes(line: str, script: Script):
-    command, *words = shlex.split(line)
-    if "-m" in words:
-        words = [word.partition(",")[0] for word in words if word != "-m"]
-    said = script(command, "--cfg", "job", *words)
-    assert said.code == 0, said.err
+@pytest.mark.slow
+def test_every_command_of_the_page_composes(script: Script):
+    commands = re.findall(r"^headscope (train .*)", PAGE, re.MULTILINE)
+    assert len(commands) > 5
+    for line in commands:
+        if "--config-dir" not in line and "<" not in line:
+            command, *words = shlex.split(line)
+            if "-m" in words:
+                words = [word.partition(",")[0] for word in words if word != "-m"]
+            said = script(command, "--cfg", "job", *words)
+            assert said.code == 0, said.err
 
 
 @pytest.mark.slow
 def test_own_parts_in_sweeps_comparisons_and_several_processes(script: Script):
-    words = [word for word in TRAIN if "hydra" not in word]
-    command = [sys.executable, "-m", "headscope", "train", "trainer.devices=2", *words, *WINDOW]
-    said = end(start([*command, "trainer.accelerator=cpu", "hydra.run.dir=outputs/two"]))
-    assert said.code == 0, said.err
-    assert summary("outputs/two")["devices"] == 2
-    sweep = ["-m", "hydra/launcher=joblib", "model.attention.window=2,3", WINDOW[0]]
-    said = end(start([sys.executable, "-m", "headscope", "train", *sweep, *words]))
-    assert said.code == 0, said.err + said.out
-    assert len(re.findall("(?:best|finished)$", said.out, re.MULTILINE)) == 2
+    def run(*more: str) -> Said:
+        said = end(start([sys.executable, "-m", "headscope", *more, *words]))
+        assert said.code == 0, said.err + said.out
+        return said
+
+    words = [word for word in TRAIN if word != "~logger"]
+    run("train", "trainer.devices=2", *WINDOW, "trainer.accelerator=cpu", RUN)
+    assert summary("outputs/run")["devices"] == 2
+    sweep = ["-m", "hydra/launcher=joblib", WINDOW[0], "model.attention.window=2,3"]
+    assert len(re.findall("(?:best|finished)$", run("train", *sweep).out, re.MULTILINE)) == 2
     choices = 'compare.choices=["model/attention=window", "model/attention=multi_head"]'
-    said = script(
-        "compare",
-        *[word for word in words if word != "~logger"],
-        choices,
-        "seeds=[1]",
-        "speed_rounds=1",
-    )
-    assert said.code == 0, said.err
-    assert "window" in said.out
+    assert "window" in run("compare", choices, "seeds=[1]", "speed_rounds=1").out

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from choices import slow_unless
 from many_processes import SCRIPT, SECONDS, TINY, end, start
-from running import Said, Script, until
+from running import Said, until
 
 from headscope.trained import load
 from headscope.training.run_folder import is_run
@@ -21,10 +22,11 @@ SHORT = [*(word for word in TINY if not word.startswith("model.heads=")), "train
 
 
 @pytest.fixture(autouse=True)
-def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def text(tmp_path, monkeypatch):
     """A file whose name has a meaning in Hydra's grammar."""
     monkeypatch.chdir(tmp_path)
     Path("a, $b=c.txt").write_text("".join(f"line {i} of the text\n" for i in range(400)))
+    Path("words.txt").write_text("words of another text\n" * 400)
     return 'data.path="a, $b=c.txt"'
 
 
@@ -37,16 +39,10 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        "basic",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("joblib", "submitit_local")),
-    ],
-)
+@pytest.mark.parametrize("launcher", slow_unless(["basic"], ["basic", "joblib", "submitit_local"]))
 def test_runs_share_tokens_one_failure_is_listed_and_the_same_command_continues(
-    launcher: str, text: str, script: Script
-) -> None:
+    launcher, text, script
+):
     words = [*SHORT, text, "model.heads=2,3,4,two"]
     if launcher == "basic":
         ended = script("train", "-m", *words)
@@ -81,18 +77,23 @@ def test_runs_share_tokens_one_failure_is_listed_and_the_same_command_continues(
     assert len(list(Path("outputs").glob("gpt_multirun_*"))) == 2
 
 
-def test_commas_separate_texts_which_the_table_names(text: str, script: Script) -> None:
-    Path("words.txt").write_text("words of another text\n" * 400)
-    words = [*SHORT, "model.heads=2", f"hydra.sweep.dir={FOLDER}"]
-    assert script("train", "-m", *words, f"{text},words.txt").code == 0
+def test_commas_separate_texts_and_a_repetition_with_other_settings_changes_no_result(text, script):
+    words = ["-m", *SHORT, "model.heads=2", f"hydra.sweep.dir={FOLDER}"]
+    assert script("train", *words, f"{text},words.txt").code == 0
     table = {row["run"]: row["data.path"] for row in rows(FOLDER)}
     assert table == {"0": "a, $b=c.txt", "1": "words.txt"}
     runs = [load(FOLDER / run / "checkpoints/best.safetensors") for run in table]
     assert {run.config.data.path for run in runs} == {"a, $b=c.txt", "words.txt"}
+    before = (FOLDER / "sweep.csv").read_bytes()
+    said = script("train", *words, text.replace("=", "=words.txt,", 1))
+    assert said.code == 1
+    assert re.fullmatch("Error: .* holds a run with other settings of data.path: .*\n", said.err)
+    assert (FOLDER / "sweep.csv").read_bytes() == before
+    assert not (FOLDER / "0" / "error.txt").exists()
 
 
 @pytest.mark.slow
-def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
+def test_a_failed_trial_does_not_end_the_study(text):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     words = ["hydra/sweeper=study", "hydra.sweeper.n_trials=6", f"hydra.sweep.dir={FOLDER}"]
     words += ["optimizer.lr=interval(0.001,0.01)", "model.heads=choice(2,3)"]
@@ -108,7 +109,7 @@ def test_a_failed_trial_does_not_end_the_study(text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c_saves_the_runs_of_joblib(text: str, jobs: int) -> None:
+def test_ctrl_c_saves_the_runs_of_joblib(text, jobs):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = [*TINY, text, "trainer.max_steps=1000000", "trainer.val_every_steps=20"]
     launcher = ["seed=1,2", "hydra/launcher=joblib", f"hydra.sweep.dir={FOLDER}"]
@@ -124,19 +125,8 @@ def test_ctrl_c_saves_the_runs_of_joblib(text: str, jobs: int) -> None:
     assert ended.out.count("Saved at step") == jobs
 
 
-def test_a_repetition_with_other_settings_changes_no_result(text: str, script: Script) -> None:
-    words = ["-m", *SHORT, text, "model.heads=1", f"hydra.sweep.dir={FOLDER}"]
-    assert script("train", *words, "seed=1,2").code == 0
-    table = (FOLDER / "sweep.csv").read_bytes()
-    said = script("train", *words, "seed=2,1")
-    assert said.code == 1
-    assert re.fullmatch("Error: .* holds a run with other settings of seed: .*\n", said.err)
-    assert (FOLDER / "sweep.csv").read_bytes() == table
-    assert not (FOLDER / "0" / "error.txt").exists()
-
-
 @pytest.mark.parametrize("mistake", ["model.hads=2,3", "data.path=glob(*.txt)"])
-def test_a_refused_sweep_leaves_no_folder(text: str, script: Script, mistake: str) -> None:
+def test_a_refused_sweep_leaves_no_folder(text, script, mistake):
     said = script("train", "-m", *SHORT, mistake)
     assert said.code == 1
     assert said.err.count("\n") == 1
@@ -144,7 +134,7 @@ def test_a_refused_sweep_leaves_no_folder(text: str, script: Script, mistake: st
 
 
 @pytest.mark.slow
-def test_a_job_at_its_time_limit_saves_and_is_requeued(text: str) -> None:
+def test_a_job_at_its_time_limit_saves_and_is_requeued(text):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     words = [*TINY, text, "trainer.max_steps=1500", "trainer.val_every_steps=20", "seed=1"]
     launcher = ["hydra/launcher=submitit_local", f"hydra.sweep.dir={FOLDER}"]
@@ -164,7 +154,7 @@ def test_a_job_at_its_time_limit_saves_and_is_requeued(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_sweep_twice_at_once_gives_a_right_table_in_both(text: str) -> None:
+def test_the_same_sweep_twice_at_once_gives_a_right_table_in_both(text):
     words = [*TINY, text, "trainer.max_steps=60", "seed=1,2", f"hydra.sweep.dir={FOLDER}"]
     both = [start([sys.executable, SCRIPT, "-m", *words]) for _ in range(2)]
     ended = [end(each) for each in both]
@@ -175,8 +165,7 @@ def test_the_same_sweep_twice_at_once_gives_a_right_table_in_both(text: str) -> 
 
 
 @pytest.mark.slow
-def test_a_sweep_over_texts_and_seeds_is_interrupted_and_continued(text: str) -> None:
-    Path("words.txt").write_text("words of another text\n" * 400)
+def test_a_sweep_over_texts_and_seeds_is_interrupted_and_continued(text):
     words = [*TINY, f"{text},words.txt", "seed=1,2", "trainer.val_every_steps=20"]
     words += ["trainer.max_steps=200", f"hydra.sweep.dir={FOLDER}"]
     running = start([sys.executable, SCRIPT, "-m", *words])
@@ -202,7 +191,7 @@ def test_a_sweep_over_texts_and_seeds_is_interrupted_and_continued(text: str) ->
 @pytest.mark.parametrize(
     "choice", ["hydra/launcher=slurm", "hydra/sweeper=optuna", "hydra/sweeper=study"]
 )
-def test_a_missing_extra_is_one_line(choice: str, tmp_path: Path) -> None:
+def test_a_missing_extra_is_one_line(choice, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['hydra_plugins'] = None")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = sweep("seed=1,2", choice, PYTHONPATH=paths)

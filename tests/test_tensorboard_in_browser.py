@@ -19,22 +19,13 @@ walk(document);
 """
 """All elements that match a selector, also inside TensorBoard's own elements."""
 
-COLOURS = """
-const copy = new OffscreenCanvas(arguments[0].naturalWidth, arguments[0].naturalHeight);
-const context = copy.getContext('2d');
-context.drawImage(arguments[0], 0, 0);
-const pixels = context.getImageData(0, 0, copy.width, copy.height).data;
-return new Set(new Uint32Array(pixels.buffer)).size;
-"""
-
 
 def found(page: Any, selector: str, script: str = "return found") -> Any:
     return page.execute_script(IN_ALL_SHADOWS + script, selector)
 
 
 def text_of(page: Any) -> str:
-    script = "return found.map((e) => e.textContent).join('\\n')"
-    return found(page, "*:not(style):not(script)", script)
+    return found(page, "*:not(style):not(script)", "return found.map((e) => e.textContent).join()")
 
 
 def test_the_tabs_show_maps_charts_settings_and_names(browser, script, speeches):
@@ -55,8 +46,6 @@ def test_the_tabs_show_maps_charts_settings_and_names(browser, script, speeches)
     drawn = "return found.filter((image) => image.naturalWidth > 0)"
     images = until(lambda: len(found(page, "img")) >= 2 and found(page, "img", drawn), "images")
     assert len(images) == 2  # the maps of two layers
-    for image in images:
-        assert page.execute_script(COLOURS, image) > 20
     words = text_of(page)
     for layer in (0, 1):
         assert image_tag(layer, 4) in words

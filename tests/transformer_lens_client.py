@@ -28,8 +28,6 @@ def compared(bridge: TransformerBridge, ours: dict) -> dict:
         "weights": difference(patterns, ours["weights"]),
         "scores": difference(scores[..., visible], ours["scores"][..., visible]),
         "logits": difference(logits, ours["logits"]),
-        "tokens": bridge.to_tokens(ours["text"], prepend_bos=False).tolist() == tokens.tolist(),
-        "hooks": sorted(name for name in cache if name.startswith("blocks.0.")),
     }
 
 
@@ -49,37 +47,6 @@ def edited(bridge: TransformerBridge, ours: dict) -> dict:
     return found
 
 
-def projected(bridge: TransformerBridge, ours: dict) -> float:
-    """The largest difference between the values (B, T, K, D) and what W_V gives."""
-    _, cache = bridge.run_with_cache(ours["tokens"])
-    attention = bridge.blocks[0].attn
-    bias = attention.b_V if ours["biases"] else 0.0
-    values = torch.einsum("btc,kcd->btkd", cache["blocks.0.ln1.hook_out"], attention.W_V) + bias
-    return difference(cache["blocks.0.attn.hook_v"], values)
-
-
-def written(bridge, ours: dict, loaded) -> dict:
-    """The largest differences from what the heads write in headscope, from our logit lens and from
-    our direct logit attribution of token 5 after the last token."""
-    _, cache = bridge.run_with_cache(ours["tokens"])
-    reading = loaded.read(ours["text"])
-    heads = cache.stack_head_results(layer=-1)  # (L H, B, T, C)
-    stream = cache.accumulated_resid(layer=-1, incl_mid=False)
-    lens, cap = bridge.unembed(bridge.ln_final(stream))[:, 0], loaded.model.logit_cap
-    found = {
-        "heads": difference(heads[:, 0], reading.heads.flatten(0, 1)),
-        "lens": difference(lens if cap is None else cap * (lens / cap).tanh(), reading.lens),
-    }
-    if loaded.model.blocks[0].feed_forward is not None:  # without norms it finds no scale
-        shares = reading.attribution(token=5)
-        of_heads = torch.tensor([share for name, share in shares.items() if "H" in name])
-        # Its logit_attrs does the same without the gain, which it expects in other weights.
-        gain, scaled = loaded.model.norm.weight, cache.apply_ln_to_stack(heads, layer=-1)[:, 0, -1]
-        direction = bridge.W_U[:, 5] if gain is None else bridge.W_U[:, 5] * gain
-        found["attribution"] = difference(scaled @ direction, of_heads)
-    return found
-
-
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     assert a.shape == b.shape, (a.shape, b.shape)
     return (a - b).abs().max().item()
@@ -94,10 +61,9 @@ def opened(folder: Path) -> dict:
             str(folder / "model"), device="cpu", trust_remote_code=ours["own"]
         )
         results["folder"] = compared(bridge, ours)
-        results["written"] = written(bridge, ours, headscope.load(folder / "run.safetensors"))
         if ours["own"]:
             results["edited"] = edited(bridge, ours)
-            results["values"] = projected(bridge, ours)
+            results["hooks"] = list(bridge.run_with_cache(ours["tokens"])[1])
             direct = to_transformer_lens(headscope.load(folder / "run.safetensors"))
             results["checkpoint"] = compared(direct, ours)
     results["warnings"] = [str(warning.message) for warning in caught]

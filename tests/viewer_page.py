@@ -47,6 +47,14 @@ def small_run(name: str = "run a", **others: Any) -> Mapping[str, Any]:
     return run(name, **(sizes | {"weights": WEIGHTS} | others))
 
 
+def percent(share: float) -> str:
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    if 0.9994 < share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.{1 if share < 0.0995 or 0.9945 < share < 1 else 0}f} %"
+
+
 class Page:
     """The page that the browser shows, or the frame that it has entered."""
 

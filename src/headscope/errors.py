@@ -24,7 +24,7 @@ class UserError(ValueError):
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether the error means that memory ran out, in Python or in torch, on a CPU or a GPU."""
     phrases = ("can't allocate memory", "not enough memory", "out of memory")
-    from_torch = isinstance(error, RuntimeError) and any(each in str(error) for each in phrases)
+    from_torch = isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
     return from_torch or isinstance(error, MemoryError)
 
 

@@ -2,38 +2,56 @@
 matrices, and to forward passes with hooks. Circuits built by hand are found."""
 
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import torch
-from conversion.models import CHOICES, saved
+from choices import EACH
+from conversion.models import saved
 from induction_circuit import VOCAB, induction_circuit
 from refusals import refused
-from small_gpt import fresh
+from small_gpt import fresh, gpt, some_tokens, variant
 
 import headscope
 from headscope.analysis.circuits import compositions, copying_scores, random_composition
-from headscope.analysis.head_outputs import changed_outputs, head_outputs, parse_head
+from headscope.analysis.head_outputs import head_outputs, parse_head
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.path_patching import WAYS, patch_paths
 from headscope.analysis.repeats import RepeatProbe
-from headscope.nn import AdditiveAttention, MultiHeadAttention, StackedHeads
+from headscope.nn import (
+    AdditiveAttention,
+    MultiHead,
+    MultiHeadAttention,
+    NoNorm,
+    RMSNorm,
+    Rotary,
+    StackedHeads,
+    no_feed_forward,
+)
+from headscope.nn.capture import changed_outputs
 from headscope.nn.loss import next_token_loss
 
-THREE_LAYERS = [f"{words} model.layers=3" for words in CHOICES if "=relative" not in words]
+OPTIONS = [
+    *({"norm": norm} for norm in (RMSNorm, partial(RMSNorm, gain=False))),
+    {"attention": partial(MultiHead, scale=0.3, out_proj=False), "position": Rotary},
+    {"feed_forward": no_feed_forward, "norm": NoNorm, "head_dim": 6, "bias": True},
+    {"document_mask": True, "end_of_text": 10, "ngrams": 2},
+]
 
 
-@pytest.fixture(params=THREE_LAYERS, ids=lambda words: words.replace("model", ""))
-def loaded(request, tmp_path):
-    saved(tmp_path, request.param)
-    return headscope.load(tmp_path / "best.safetensors")
+@pytest.fixture(params=[*map(variant, EACH), *OPTIONS])
+def model(request):
+    return gpt(**request.param, layers=3)
 
 
-def folded(norm, width):
+def folded(norm):
     """The linear part of a norm, (C, C)."""
-    mean = torch.full((width, width), 1 / width) * isinstance(norm, torch.nn.LayerNorm)
-    gain = getattr(norm, "weight", None)
-    return (torch.ones(width) if gain is None else gain)[:, None] * (torch.eye(width) - mean)
+    if isinstance(norm, NoNorm):
+        return torch.eye(16)
+    mean = 1 / 16 if isinstance(norm, torch.nn.LayerNorm) else 0.0
+    gain = torch.ones(16) if norm.weight is None else norm.weight
+    return gain[:, None] * (torch.eye(16) - mean)
 
 
 def matrices(block, head):
@@ -50,28 +68,26 @@ def matrices(block, head):
         norms = (layer.q_norm, layer.k_norm)
     if layer.qk_norm:
         q, k = (norm.weight[:, None] * each for norm, each in zip(norms, (q, k), strict=True))
-    reads = folded(block.attention_norm, layer.embed_dim)
+    reads = folded(block.attention_norm)
     columns = slice(head * width, (head + 1) * width)
     everything = layer.out_proj.weight if layer.has_out_proj else torch.eye(layer.embed_dim)
     return q @ reads, k @ reads, v @ reads, everything[:, columns]
 
 
 @torch.no_grad()
-def test_a_copying_score_is_that_of_the_whole_matrix(loaded):
-    model, scores = loaded.model, copying_scores(loaded.model)
-    unembed = model.head.weight @ folded(model.norm, 8)
+def test_a_copying_score_is_that_of_the_whole_matrix(model):
+    scores, unembed = copying_scores(model), model.head.weight @ folded(model.norm)
     for layer, head in ((0, 0), (2, scores.size(1) - 1)):
         _, _, v, o = matrices(model.blocks[layer], head)
         whole = unembed @ o @ v @ model.embedding.weight.T  # (V, V)
         values = torch.linalg.eigvals(whole.double())
-        expected = float(values.real.sum() / values.abs().sum())
-        assert float(scores[layer, head]) == pytest.approx(expected, abs=1e-4)
+        expected = (values.real.sum() / values.abs().sum()).float()
+        torch.testing.assert_close(scores[layer, head], expected, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
-def test_compositions_are_those_of_whole_matrices(loaded):
-    model, found = loaded.model, compositions(loaded.model)
-    heads, norm = model.attentions[0].heads, torch.linalg.norm
+def test_compositions_are_those_of_whole_matrices(model):
+    found, heads, norm = compositions(model), model.attentions[0].heads, torch.linalg.norm
     for late, head, early, other in ((1, 0, 0, heads - 1), (2, heads - 1, 0, 0), (2, 0, 1, 0)):
         q, k, v, o = matrices(model.blocks[late], head)
         _, _, before_v, before_o = matrices(model.blocks[early], other)
@@ -80,23 +96,19 @@ def test_compositions_are_those_of_whole_matrices(loaded):
         read = {"q": q, "k": k} if additive else {"q": k.T @ q, "k": q.T @ k}
         for kind, matrix in (read | {"v": o @ v}).items():
             expected = norm(matrix @ written) / (norm(matrix) * norm(written))
-            assert float(found[kind][late, head, early, other]) == pytest.approx(
-                float(expected), abs=1e-4
-            )
-    assert all(each[1, :, 1:].abs().max() == 0 for each in found.values())
+            torch.testing.assert_close(found[kind][late, head, early, other], expected)
 
 
+@torch.no_grad()
 def test_the_composition_of_random_heads():
-    values = []
-    for seed in range(10):
-        torch.manual_seed(seed)
-        model = fresh(embed_dim=32, heads=4, layers=2)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter)
-        values += [each[1, :, 0].square().mean() for each in compositions(model).values()]
+    model = fresh(embed_dim=32, layers=8)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
     expected = random_composition(model)
     assert expected == pytest.approx(32**-0.5)
-    assert float(torch.stack(values).mean().sqrt()) == pytest.approx(expected, rel=0.03)
+    for found in compositions(model).values():
+        of_earlier = found[found > 0]
+        assert float(of_earlier.square().mean().sqrt()) == pytest.approx(expected, rel=0.05)
 
 
 @torch.no_grad()
@@ -128,70 +140,56 @@ def test_a_circuit_built_by_hand_is_found():
     assert after["q"] == after["v"] == pytest.approx(before, abs=1e-3)
 
 
+def receiving(new, head):
+    """The outputs (N, T, H, D) of a layer, with `new` for one head."""
+
+    def change(outputs):
+        outputs = outputs.clone()
+        outputs[:, :, head] = new
+        return outputs
+
+    return change
+
+
 def plainly_patched(model, tokens, receiver, sender, way, new):
     """The weights and the last block's output, from three passes of the whole model with hooks."""
     (late, head), (early, other) = receiver, sender
-    clean, inputs = head_outputs(model, tokens), {}
-
-    def frozen(layer):
-        def change(outputs):
-            outputs = clean[layer].clone()
-            if layer == early:
-                outputs[:, :, other] = new
-            return outputs
-
-        return change
-
-    for name, changed in (("clean", ()), ("patched", range(early, late))):
+    clean, inputs = head_outputs(model, tokens), []
+    for changed in ((), range(early, late)):
         with ExitStack() as stack:
-
-            def keep(norm, read, normal, name=name):
-                inputs[name] = normal
-
             norm = model.blocks[late].attention_norm
-            stack.enter_context(norm.register_forward_hook(keep))
+            keep = norm.register_forward_hook(lambda norm, read, normal: inputs.append(normal))
+            stack.enter_context(keep)
             for layer in changed:
-                stack.enter_context(changed_outputs(model.attentions[layer], frozen(layer)))
+                frozen = receiving(new, other)(clean[layer]) if layer == early else clean[layer]
+                hook = changed_outputs(model.attentions[layer], lambda _, frozen=frozen: frozen)
+                stack.enter_context(hook)
             model.hidden(tokens)
-    layer = model.attentions[late]
-    read = {kind: inputs["patched" if way in (kind, "all") else "clean"] for kind in "qkv"}
-    q, k, v = (layer.project(x, x, x)[n] for n, x in enumerate(read.values()))
-    q, k = model.position.rotate(q, k)
-    bias = model.position.bias(q.size(2), k.size(2))
-    mask = model.document_mask(tokens)
-    found = layer.attend(q, k, v, mask=mask, bias=bias, dropout=0.0, explicit=True)
-
-    def receive(outputs):
-        outputs = outputs.clone()
-        outputs[:, :, head] = found.outputs[:, head]
-        return outputs
-
-    with changed_outputs(layer, receive):
+    layer, mask = model.attentions[late], model.document_mask(tokens)
+    read = [inputs[way in (kind, "all")] for kind in "qkv"]
+    found = layer.compute_heads(*read, position=model.position, mask=mask, explicit=True)
+    outputs = found.outputs.unflatten(-1, (layer.heads, -1))[:, :, head]
+    with changed_outputs(layer, receiving(outputs, head)):
         return found.weights[:, head], model.hidden(tokens)
 
 
 @torch.no_grad()
-def test_path_patching_equals_three_passes_with_hooks(loaded):
-    model = loaded.model
-    tokens = torch.randint(97, 123, (2, 7), generator=torch.Generator().manual_seed(2))
-    heads = model.attentions[0].heads
-    seen = []
+def test_path_patching_equals_three_passes_with_hooks(model):
+    tokens, heads, seen = some_tokens(7), model.attentions[0].heads, []
 
     def measure(weights, x):
         seen.append((weights, x))
         return 0.0
 
     for other in (None, tokens.flip(0)):
+        seen.clear()
+        patch_paths(model, tokens, (2, heads - 1), measure, other)
+        outputs = None if other is None else head_outputs(model, other)
         for early, sender, way in ((0, 0, "all"), (0, heads - 1, "k"), (1, 0, "q"), (1, 0, "v")):
-            seen.clear()
-            patch_paths(model, tokens, (2, heads - 1), measure, other)
-            new = torch.zeros(())
-            if other is not None:
-                new = head_outputs(model, other)[early][:, :, sender]
+            new = 0.0 if outputs is None else outputs[early][:, :, sender]
             expected = plainly_patched(model, tokens, (2, heads - 1), (early, sender), way, new)
             index = (early * heads + sender) * len(WAYS) + WAYS.index(way)
-            for ours, theirs in zip(seen[index], expected, strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(seen[index], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_needs_are_changes_of_the_loss_or_of_a_metric(tmp_path):
@@ -200,7 +198,6 @@ def test_needs_are_changes_of_the_loss_or_of_a_metric(tmp_path):
     changes = [abs(row["all_paths"]) for row in loaded.needs("L2H1", "We the p")]
     assert len(changes) == 8
     assert changes == sorted(changes, reverse=True)
-    assert max(changes) > 1e-3
     same = loaded.needs("L2H1", "We the p", corrupted="We the p")
     assert all(abs(row["all_paths"]) < 1e-5 for row in same)
     assert loaded.needs("L0H1", "We the p") == []

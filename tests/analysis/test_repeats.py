@@ -13,7 +13,6 @@ from headscope.analysis.repeats import (
     RepeatedTexts,
     RepeatProbe,
     contrast,
-    periods_in,
     repeated_texts,
     score,
 )
@@ -63,13 +62,6 @@ def test_by_hand():
     assert scores(weights, texts) == pytest.approx([(0.4 - 0.15 + 0.3) / 2, 0.25 / 2])
 
 
-def test_a_fresh_model_looks_at_all_alike():
-    model = fresh(vocab_size=50, block_size=32, embed_dim=64, heads=4)
-    metrics = RepeatProbe(model).metrics(model)
-    for name, even in RepeatProbe(model).uniform().items():
-        torch.testing.assert_close(metrics[name], torch.full((2, 4), even), rtol=0, atol=0.01)
-
-
 @pytest.mark.parametrize(
     ("vocab_size", "expected"),
     [(60, {3, 5, 7, 9, 11}), (10, {3, 5, 7}), (7, {2, 4})],
@@ -80,21 +72,15 @@ def test_a_passage_comes_twice_and_nowhere_else(vocab_size, expected):
     texts = repeated_texts(length=24, texts=16, seed=0, **options)
     periods, starts = texts.periods.tolist(), texts.starts.tolist()
     assert set(periods) == expected
-    assert len({start - period for start, period in zip(starts, periods, strict=True)}) > 4
     assert not {*options["excluded"]} & set(texts.tokens.flatten().tolist())
     for tokens, period, start in zip(texts.tokens.tolist(), periods, starts, strict=True):
         first, second = tokens[start - period : start], tokens[start : start + period]
         assert first == second
         assert len(set(first)) == period
         assert not set(first) & set(tokens[: start - period] + tokens[start + period :])
-    assert torch.equal(repeated_texts(length=24, texts=16, seed=0, **options).tokens, texts.tokens)
-    assert not torch.equal(texts_of(texts=16, seed=1).tokens, texts_of(texts=16).tokens)
 
 
-def test_few_texts_have_periods_from_the_whole_range_and_what_has_no_two_is_refused():
-    few, periods = texts_of(texts=4, length=64).periods.tolist(), periods_in(64, VOCAB)
-    assert (few[0], few[-1], len(set(few))) == (periods[0], periods[-1], 4)
-    assert set(few) <= set(periods)
+def test_what_has_no_two_periods_is_refused():
     for block_size, texts in ((7, 8), (10, 1)):
         with refused(f"block_size={block_size}, ", f"texts={texts}"):
             RepeatProbe(fresh(block_size=block_size), texts=texts)

@@ -8,10 +8,10 @@ import torch
 from small_gpt import make_gpt
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.flops import matrix_rate, training_flops
-from benchmarks.others import training_seconds, write_data
+from benchmarks.nanogpt import training_seconds, write_data
 from benchmarks.runner import alternate, summarize
 from benchmarks.table import bar_chart, table
+from benchmarks.training import matrix_rate, training_flops
 from headscope.data.store import TokenStore
 from headscope.data.tokenizer import byte
 from headscope.errors import UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import SMALL, Said, Script
 
-from headscope.cli.comparison import results
+from headscope.cli import comparison
 from headscope.errors import UserError
 from headscope.stop import Interrupted
 from headscope.training import run as training
@@ -39,6 +39,7 @@ def summary(choice: str, seed: int) -> dict[str, float]:
     return json.loads((FOLDER / NAMES[choice] / f"seed_{seed}" / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch) -> None:
     said = compare()
     assert said.code == 0, said.err
@@ -68,8 +69,8 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     # Once more, it trains, evaluates and times nothing.
     before = (FOLDER / "comparison.csv").read_bytes()
     monkeypatch.setattr(training, "fit", None)
-    monkeypatch.setattr(results, "bare_loop", None)
-    monkeypatch.setattr(results, "evaluate_lengths", None)
+    monkeypatch.setattr(comparison, "BareLoop", None)
+    monkeypatch.setattr(comparison, "evaluate_lengths", None)
     again = compare()
     assert again.code == 0, again.err
     assert (FOLDER / "comparison.csv").read_bytes() == before
@@ -101,18 +102,19 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
 @pytest.mark.slow
 def test_more_seeds_are_added_and_another_recipe_is_refused(compare) -> None:
     assert compare("seeds=[1]", "speed_rounds=0").code == 0
-    before = summary("rotary", 1)
-    weights = (FOLDER / NAMES["rotary"] / "seed_1/checkpoints/last.safetensors").stat()
+    last = FOLDER / NAMES["rotary"] / "seed_1/checkpoints/last.safetensors"
+    before, weights = summary("rotary", 1), last.stat()
     assert compare("speed_rounds=0").code == 0
-    again = (FOLDER / NAMES["rotary"] / "seed_1/checkpoints/last.safetensors").stat()
-    assert again.st_mtime_ns == weights.st_mtime_ns
+    assert last.stat().st_mtime_ns == weights.st_mtime_ns
     said = compare("trainer.max_steps=4")
     assert said.code == 1
     assert "other settings of trainer: move" in said.err
     assert summary("rotary", 1) == before
 
 
-def test_a_failed_choice_does_not_end_the_others(compare, monkeypatch) -> None:
+def test_a_failed_choice_does_not_end_the_others_whose_figures_are_those_of_the_run(
+    compare, monkeypatch
+) -> None:
     fit = training.fit
 
     def failing(run):
@@ -125,3 +127,4 @@ def test_a_failed_choice_does_not_end_the_others(compare, monkeypatch) -> None:
     assert said.code == 1
     assert "  choice=learned heads=2: the disk is full" in said.err
     assert rows().keys() == {"rotary"}
+    assert float(rows()["rotary"]["bits_per_byte"]) == summary("rotary", 1)["val_bits_per_byte"]

@@ -71,13 +71,10 @@ def test_random_weights_show_caps_and_clips(name):
 NOWHERE = {"ngrams": 2, "logit_cap": 10_000.0, "document_mask": True, "head_dim": 6}
 
 
-@pytest.mark.parametrize("size", [2, 10])
 @pytest.mark.parametrize("key", NOWHERE)
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "GPTNeoXForCausalLM", "MptForCausalLM"])
-def test_what_no_class_computes_has_none(name, key, size):
-    config = model_of(f"{next(iter(EXACT[name]))} model.block_size={size}")
-    changed = Part(config, **{key: NOWHERE[key]})
-    assert class_of(config) == name
+def test_what_no_class_computes_has_none(name, key):
+    changed = Part(model_of(next(iter(EXACT[name]))), **{key: NOWHERE[key]})
     assert class_of(changed) is None
     assert f"model.{key}" in words(changed)
 

@@ -4,8 +4,6 @@ of transformers, or the folder is refused in one line. No code in them is run.""
 import json
 import pickle
 import shutil
-import sys
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from refusals import Attack, refused
 from safetensors.torch import load_file, save_file
 
 import headscope
-from benchmarks.runner import in_fresh_process, process_mib
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.errors import UserError
 
@@ -50,10 +47,8 @@ EQUAL: Cases = [
     # transformers ignores these entries, or they have another meaning that we read
     (MPT, {"attn_config": {"alibi_bias_max": 4}, "expansion_ratio": 2}),
     (GPT2, {"reorder_and_upcast_attn": True}),
-    (GPT2, {"scale_attn_weights": False}),
-    (GPT2, {"layer_norm_epsilon": 0.5, "n_head": 4}),
+    (GPT2, {"scale_attn_weights": False, "layer_norm_epsilon": 0.5, "n_head": 4}),
     (NEOX, {"rope_parameters": None, "rotary_emb_base": 700, "rotary_pct": 1.0}),
-    (NEOX, {"hidden_act": "gelu_fast"}),
     (MPT, {"logit_scale": 0.5, "no_bias": False, "norm_type": "rmsnorm"}),
     (LLAMA, {"rope_parameters": None, "rope_theta": 700.0}),
     (LLAMA, {"sliding_window": 3, "attention_sinks": True, "attn_logit_softcapping": 5.0}),
@@ -65,12 +60,9 @@ EQUAL: Cases = [
 REFUSED: Cases = [
     # positions: scaled, or on a part of a head
     (LLAMA, {"rope_parameters": LINEAR, "rope_scaling": LINEAR}),
-    (NANOCHAT, {"rope_parameters": LINEAR | {"rope_type": "yarn", "factor": 4.0}}),
-    (NEOX, {"rotary_pct": 0.25, "rope_parameters": None}),
     (NEOX, {"rotary_pct": 0.5, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}}),
     # windows
     (QWEN3, {**WINDOW, "sliding_window": 11}),
-    (QWEN3, {**WINDOW, "sliding_window": 3, "max_window_layers": 1}),
     # the scale of scores, caps and clips
     (GPT2, {"scale_attn_by_inverse_layer_idx": True}),
     (MPT, {"attn_config": {"clip_qkv": 2.0, "softmax_scale": 0.5}}),
@@ -81,19 +73,12 @@ REFUSED: Cases = [
     *((LLAMA, {key: True}) for key in BIASES),
     # activation functions
     *((GPT2, {"activation_function": name}) for name in ("silu", "quick_gelu", ["gelu"])),
-    (LLAMA, {"hidden_act": "gelu"}),
-    (NANOCHAT, {"hidden_act": "silu"}),
     # norms and the output head
     (QWEN3, {"rms_norm_eps": 1e-3}),
-    (NANOCHAT, {"tie_word_embeddings": True}),
     (GPT2, {"tie_word_embeddings": False}),
-    # sizes that do not fit the weights
+    # sizes that do not fit the weights, and values of other types
     *((LLAMA, {key: 2}) for key in ("num_attention_heads", "num_key_value_heads")),
-    *((GPT2, {"n_layer": layers}) for layers in (1, 3)),
-    (GPT2, {"n_positions": 20}),
-    # values that do not fit, or are of other types
-    *((GPT2, {"vocab_size": size}) for size in (10, "many")),
-    *((GPT2, {"model_type": name}) for name in (["gpt2"], None)),
+    *((GPT2, {key: 3}) for key in ("n_layer", "n_positions", "vocab_size", "model_type")),
     *((GPT2, {"n_embd": -16}), (GPT2, {"n_head": [2]}), (GPT2, {"layer_norm_epsilon": "1e-5"})),
     # other files, other types of weights, other code
     (GPT2, {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}),
@@ -107,10 +92,8 @@ EITHER: Cases = [
     *((MPT, {"attn_config": each}) for each in ({"alibi": False}, {"qk_ln": True})),
     (GPT2, {"per_layer_config": {"1": {"activation_function": "relu"}}}),
     (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
-    (LLAMA, {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 7.0}}}),
     (LLAMA, {"rope_parameters": {"rope_type": "default"}, "rope_theta": 7.0}),
-    (LLAMA, {"partial_rotary_factor": 0.5}),
-    (LLAMA, {"tie_word_embeddings": True}),
+    (LLAMA, {"tie_word_embeddings": True, "partial_rotary_factor": 0.5}),
     (GPT2, {"tie_word_embeddings": None, "scale_attn_weights": 0}),
 ]
 """Changes whose meaning depends on the version of transformers."""
@@ -188,7 +171,6 @@ NORM, EMBEDDING = "transformer.ln_f.weight", "transformer.wte.weight"
 CHANGES = [
     ({NORM: None}, "missing_keys"),
     ({"strange": torch.ones(2)}, "unexpected_keys strange"),
-    ({NORM: torch.ones(17)}, "ln_f.weight"),
     ({EMBEDDING: torch.ones(4, 16)}, "wte.weight"),
     ({NORM: torch.tensor([torch.nan] * 16)}, "in our norm.weight"),
     ({EMBEDDING: torch.ones(264, 16).fill_diagonal_(torch.inf)}, "in our embedding.weight"),
@@ -221,11 +203,8 @@ def test_forms_of_files(folder, theirs):
     write_folder(folder / "shards", theirs, max_shard_size="4KB")
     assert len(list((folder / "shards").glob("model-*.safetensors"))) > 2
     assert_same(headscope.load(folder / "shards"), theirs)
-    for dtype in (torch.float16, torch.bfloat16):
-        write_weights(folder, {name: weight.to(dtype) for name, weight in weights.items()})
-        loaded = headscope.load(folder)
-        assert loaded.model.embedding.weight.dtype == torch.float32
-        assert_same(loaded, deepcopy(theirs).to(dtype).float())
+    write_weights(folder, {name: weight.bfloat16() for name, weight in weights.items()})
+    assert_same(headscope.load(folder), theirs.bfloat16().float())
 
 
 def test_wrong_weights(folder):
@@ -262,54 +241,23 @@ def test_code_in_the_folder_is_not_run(folder):
     assert not (folder / "attacked").exists()
 
 
-def load_and_measure(folder):
-    """The MiB by which loading raises the peak of this process, and those of the weights."""
-    from transformers import GPT2LMHeadModel  # noqa: F401  # its code is not what is measured
-
-    before = process_mib("VmHWM")
-    loaded = headscope.load(folder)
-    after = process_mib("VmHWM")
-    return after - before, sum(each.nbytes for each in loaded.model.parameters()) / 2**20
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_loading_gpt2_needs_less_than_3_5_times_its_weights(tmp_path):
-    """Both models exist during the proof."""
-    sizes = {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
-    theirs = foreign_model(GPT2, vocab_size=50257, **sizes)
-    for parameter in theirs.parameters():
-        parameter.data.fill_(0.01)
-    write_folder(tmp_path, theirs)
-    added, of_weights = in_fresh_process(load_and_measure, tmp_path)
-    assert of_weights == pytest.approx(474.7, abs=0.1)
-    assert of_weights <= added < 3.5 * of_weights
-
-
-def test_a_shorter_context(folder, theirs):
-    loaded = load_folder(folder, block_size=5)
-    assert loaded.model.block_size == loaded.config.model.block_size == 5
-    assert_same(loaded, theirs, length=5)
-    for size in (13, 0, -1):
-        with refused(f"block_size={size} must be from 1 to 12"):
-            load_folder(folder, block_size=size)
-
-
 def test_python(folder, theirs):
     """load() gives the same object for a run and for a folder. The settings of training are those
     of conf/."""
     loaded = headscope.load(folder)
-    found = loaded.config.kept()
-    own = {key: found[key] for key in ("name", "model", "data", "tokenizer")}
-    expected = training_config().kept() | {"callbacks": {}} | own
-    expected["trainer"]["max_steps"] = 0  # nothing is trained yet
-    assert found == expected
+    assert loaded.config.optimizer == training_config().optimizer
     ids = list(b"To be")
     assert torch.equal(loaded.logits(ids), loaded.logits("To be"))
     options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": 256, "pad_token_id": 256}
     generated = theirs.generate(torch.tensor([ids]), **options)[0].tolist()
-    assert loaded.generate(ids, max_new_tokens=6) == generated
     assert loaded.generate("To be", max_new_tokens=6) == loaded.tokenizer.decode(generated)
+
+
+def test_a_shorter_context(folder, theirs):
+    assert_same(load_folder(folder, block_size=5), theirs, length=5)
+    for size in (13, 0):
+        with refused(f"block_size={size} must be from 1 to 12"):
+            load_folder(folder, block_size=size)
 
 
 # --- the command ---
@@ -339,13 +287,11 @@ def test_all_scripts_open_an_imported_model(script):
     run("train", *words, "model.dropout=0.1", "hydra.run.dir=outputs/tuned")
     tuned = headscope.load("outputs/tuned")
     assert tuned.config.model.dropout == 0.1
-    assert tuned.config.model.feed_forward == loaded.config.model.feed_forward
     assert tuned.tokenizer.state() == loaded.tokenizer.state()
     new, old = (each.model.embedding.weight for each in (tuned, loaded))
     assert 0 < (new - old).abs().max() < 1e-3
     for refused_words, advice in (
         (["evaluate", "checkpoint=outputs/llama"], "data.path="),
-        (["analyze", "checkpoint=outputs/llama"], "data.path="),
         (["train", "resume=outputs/llama"], "init_from=outputs/llama"),
         (["train", *words, "model.embed_dim=32"], "another model"),
     ):

@@ -12,21 +12,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from conversion.models import saved
 from foreign_models import foreign_model
 from refusals import Attack, refused
 
 from headscope import trained
 from headscope.conversion.convert import export_model, import_model
 from headscope.conversion.nanogpt import read_nanogpt
-from headscope.data.tokenizer import char
 from headscope.trained import checkpoint
-from headscope.trained.generation.texts import generate_text
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind\n" * 20
 ALPHABET = "".join(sorted(set(TEXT)))
 VOCABULARY = len(ALPHABET)
-OURS = "model=gpt2 model/activation=gelu model.heads=2 model.dropout=0.1"
 LINEAR = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
@@ -65,8 +61,10 @@ def loaded_from(source, text=None):
     return trained.load(checkpoint.find(str(run)))
 
 
-@pytest.mark.parametrize("vocab_size", [VOCABULARY, 50257, 50304])
-@pytest.mark.parametrize(("bias", "prefix"), [(True, ""), (False, "_orig_mod.")])
+@pytest.mark.parametrize(
+    ("vocab_size", "bias", "prefix"),
+    [(VOCABULARY, True, ""), (50257, False, "_orig_mod."), (50304, True, "")],
+)
 @torch.no_grad()
 def test_a_model_comes_in_with_its_tokens(tmp_path, text, vocab_size, bias, prefix):
     saved, model = nanogpt_content(bias=bias, vocab_size=vocab_size, prefix=prefix)
@@ -80,8 +78,7 @@ def test_a_model_comes_in_with_its_tokens(tmp_path, text, vocab_size, bias, pref
     assert (loaded.step, loaded.tokenizer.end_of_text) == (20, None if given else 50256)
     assert loaded.model.vocab_size == loaded.tokenizer.vocab_size == vocab_size
     assert loaded.tokenizer.encode("To be").tolist() == to_be
-    short = read_nanogpt(Path("ckpt.pt"), given, block_size=4)
-    assert short.model.block_size == short.config.model.block_size == 4
+    assert read_nanogpt(Path("ckpt.pt"), given, block_size=4).model.block_size == 4
 
 
 def changed(**changes):
@@ -95,7 +92,6 @@ REFUSED = {
     "code": (changed() | {"config": Attack()}, "not a checkpoint"),
     "a weight twice": (changed(model={f"_orig_mod.{HEAD}": torch.ones(1)}), "twice"),
     "a size": (changed(model_args={"n_layer": -1}), "layers=-1"),
-    "heads": (changed(model_args={"n_head": 3}), "heads"),
     "a vocabulary": (changed(model_args={"vocab_size": 77}), "shape"),
     "bias": (changed(model_args={"bias": True}), "Missing"),
     "unknown weight": (changed(model={"other": torch.zeros(1)}), "other"),
@@ -119,25 +115,15 @@ def test_files_that_do_not_fit_each_other_are_refused_and_a_pickle_is_not_run(te
     torch.save(changed(), "ckpt.pt")
     Path("pickle.pt").write_bytes(pickle.dumps(Attack()))
     Path("other.txt").write_text(TEXT + "é")
-    for name, given, size, words in (
-        ("ckpt.pt", text, 17, ["block_size=17"]),
-        ("ckpt.pt", Path("other.txt"), None, ["text=", "different characters", "tokens"]),
-        ("ckpt.pt", None, None, ["give text="]),
-        ("pickle.pt", text, None, ["not a checkpoint"]),
+    for name, given, size, word in (
+        ("ckpt.pt", text, 17, "block_size=17"),
+        ("ckpt.pt", Path("other.txt"), None, "different characters"),
+        ("ckpt.pt", None, None, "give text="),
+        ("pickle.pt", text, None, "not a checkpoint"),
     ):
-        with refused(*words):
+        with refused(word):
             read_nanogpt(Path(name), given, block_size=size)
     assert not Path("attacked").exists()
-
-
-def test_the_characters_of_every_token_are_written(tmp_path):
-    loaded = saved(tmp_path / "a", f"{OURS} model.bias=true", char([TEXT]))
-    export_model(loaded, "nanogpt", tmp_path / "out")
-    meta = pickle.loads((tmp_path / "out" / "meta.pkl").read_bytes())
-    assert meta["vocab_size"] == loaded.model.vocab_size == len(meta["itos"])
-    tokens = loaded.tokenizer.encode(TEXT).tolist()
-    assert [meta["stoi"][character] for character in TEXT] == tokens
-    assert "".join(meta["itos"][token] for token in tokens) == TEXT
 
 
 # --- with nanoGPT itself ---
@@ -169,8 +155,7 @@ torch.save(model(tokens, tokens)[0].detach(), "logits.pt")
 """
 
 
-def test_a_model_that_nanogpt_trained_has_nanogpts_logits_and_text(nanogpt, text, tmp_path):
-    """Its text is that of the model that is exported again."""
+def test_a_model_that_nanogpt_trained_has_nanogpts_logits_also_when_exported(nanogpt, text):
     data = nanogpt / "data" / "shakespeare_char"
     shutil.copy(text, data / "input.txt")
     run(nanogpt, str(data / "prepare.py"))
@@ -179,20 +164,13 @@ def test_a_model_that_nanogpt_trained_has_nanogpts_logits_and_text(nanogpt, text
     words += "--always_save_checkpoint=True --gradient_accumulation_steps=1"
     run(nanogpt, "train.py", "--dataset=shakespeare_char", *words.split())
     loaded = loaded_from(nanogpt / "out" / "ckpt.pt", text)
+    shutil.rmtree(nanogpt / "out")
+    export_model(loaded, "nanogpt", nanogpt / "out")
     tokens = torch.randint(VOCABULARY, (3, 8))
     torch.save(tokens, nanogpt / "tokens.pt")
     run(nanogpt, "-c", THEIRS)
     expected = torch.load(nanogpt / "logits.pt")
     torch.testing.assert_close(loaded.model(tokens), expected, atol=1e-4, rtol=0)
-
-    export_model(loaded, "nanogpt", tmp_path / "again")
-    (nanogpt / "data" / "again").mkdir()
-    (tmp_path / "again" / "meta.pkl").rename(nanogpt / "data" / "again" / "meta.pkl")
-    words = "--device=cpu --start=To --num_samples=1 --max_new_tokens=20 --top_k=1"
-    said = run(nanogpt, "sample.py", f"--out_dir={tmp_path / 'again'}", *words.split())
-    options = {"seed": 1, "max_new_tokens": 20, "top_k": 1}
-    ours = "".join(generate_text(loaded.model, loaded.tokenizer, "To", **options))
-    assert f"To{ours}" in said
 
 
 def test_the_script_converts_in_and_out(script, text):
@@ -204,5 +182,6 @@ def test_the_script_converts_in_and_out(script, text):
         said = script("convert", *words)
         assert said.code == 0, said.err
         assert expected in said.out
-    sampled = script("sample", "checkpoint=outputs/nanogpt", "max_new_tokens=5", "device=cpu")
-    assert sampled.code == 0, sampled.err
+    meta = pickle.loads(Path("again", "meta.pkl").read_bytes())
+    assert meta["itos"] == dict(enumerate(ALPHABET))
+    assert meta["stoi"] == {character: token for token, character in enumerate(ALPHABET)}

@@ -1,42 +1,38 @@
 """The laws of encoding: whatever happens in between, a store has the tokens of the text, and bits
 per byte count the bytes of the text, also with a tokenizer that loses text."""
 
-import json
 import math
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_files import configuration, content, save
+from checkpoint_files import configuration, content
 from corpora import jsonl, texts, write
 from hf_tokenizers import CHINESE, imported
 
-from headscope import trained
-from headscope.data import bpe as bpe_module
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
-from headscope.data.bpe import distinct, few_words, sample
+from headscope.data.bpe import sample
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
 from headscope.data.store import open_store, prepare_store
 from headscope.data.tokenizer import CharTokenizer
 from headscope.data.tokenizer_state import stored
 from headscope.errors import UserError
-from headscope.trained import checkpoint
 from headscope.trained.evaluation import evaluate, validation_text
 
-TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(20_000))
+TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(3_000))
 SPEECHES = [f"Speech {i % 9}: <|endoftext|> we'll été 中文🦜\n\n" * (1 + i) for i in range(12)]
 bpe = partial(tokenizers.bpe, vocab_size=300)
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    """Batches of 20 kB."""
-    monkeypatch.setattr(encode, "BATCH", 20_000)
+    """Batches of 5 kB."""
+    monkeypatch.setattr(encode, "BATCH", 5_000)
     monkeypatch.setattr("headscope.data.text_file.CHUNK_BYTES", 7_000)
-    monkeypatch.setattr("headscope.data.corpus.pieces.__kwdefaults__", {"size": 5_000})
+    monkeypatch.setattr("headscope.data.corpus.pieces.__kwdefaults__", {"size": 2_000})
 
 
 @pytest.mark.parametrize("make", [bpe, tokenizers.char, tokenizers.byte, tokenizers.gpt2])
@@ -56,8 +52,9 @@ def test_a_store_has_the_tokens_of_the_text_after_an_end_of_text(tmp_path, make,
 LONG = [f"Document {number}. " * 40 for number in range(200)]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("validation", [None, "train"])
+@pytest.mark.parametrize(
+    ("streaming", "validation"), [(False, None), (True, None), (True, "train")]
+)
 def test_the_number_of_tokens_is_limited(tmp_path, streaming, validation):
     name = str(write(tmp_path / "set", {"train.jsonl": jsonl(LONG)}))
     options = {"name": name, "streaming": streaming, "validation_split": validation}
@@ -92,18 +89,6 @@ def test_the_sample_for_bpe_is_spread_over_the_text():
     assert sample(numbers, 10**6) == [text.encode() for text in numbers]
 
 
-def test_the_sample_for_bpe_has_few_different_words(monkeypatch):
-    monkeypatch.setattr(bpe_module, "MAX_DISTINCT", 20_000)
-    same = [b"few words " * 1000] * 100
-    assert few_words(same) == same
-    different = [b"%09d " % number * 10 for number in range(10_000)]
-    kept = few_words(different)
-    assert 10_000 < distinct(kept) <= 20_000
-    assert kept[-1] > different[9_000]
-    spaces = [b" \n" * 5 + b"\t" * number for number in range(1000)]
-    assert len(few_words(spaces)) < 500
-
-
 SENTENCE = f"{CHINESE}  Look   BACK, Élan!\n\n"
 DOCUMENTS = [f"{number} {SENTENCE * (1 + number % 7)}" for number in range(40)]
 VALIDATION = "".join(DOCUMENTS[9::10])
@@ -114,69 +99,47 @@ TOKENIZERS = {
     "char that knows few": CharTokenizer("".join(sorted(set("Look BACK, lan!\n")))),
     "char without special tokens": CharTokenizer(ALPHABET, special_tokens=False),
 }
-REPEATED = [*DOCUMENTS[:30], *DOCUMENTS[9:12], *DOCUMENTS[30:]]
+FILES = {
+    "rows/a.jsonl": jsonl(DOCUMENTS),
+    "repeated/a.jsonl": jsonl([*DOCUMENTS[:30], *DOCUMENTS[9:12], *DOCUMENTS[30:]]),
+    "text/a.txt": "".join(DOCUMENTS),
+}
 CORPORA = {
-    "rows": lambda paths: TextFiles(path=paths["rows"]),
-    "unique rows": lambda paths: TextFiles(path=paths["repeated"], deduplicate=True),
-    "limited": lambda paths: Hub(name=paths["rows"], max_tokens=901),
-    "one file": lambda paths: TextFiles(path=paths["text"]),
+    "rows": partial(TextFiles, path="rows"),
+    "unique rows": partial(TextFiles, path="repeated", deduplicate=True),
+    "limited": partial(Hub, name="rows", max_tokens=901),
+    "one file": partial(TextFiles, path="text"),
 }
 
 
 @pytest.mark.parametrize("kind", CORPORA)
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_store_and_an_evaluation_have_the_same_tokens_and_bytes_of_the_text(tmp_path, kind, name):
-    tokenizer = TOKENIZERS[name]
-    files = {"rows": jsonl(DOCUMENTS), "repeated": jsonl(REPEATED), "text": "".join(DOCUMENTS)}
-    for each, content_of in files.items():
-        write(tmp_path / each, {"a.txt" if each == "text" else "a.jsonl": content_of})
-    corpus = CORPORA[kind]({each: str(tmp_path / each) for each in files})
-    make = partial(stored, None, state=tokenizer.state())
-    store = prepare_store(corpus, make, root=tmp_path / "data")
+def test_a_store_and_an_evaluation_have_the_same_tokens_and_bytes_of_the_text(
+    tmp_path, monkeypatch, kind, name
+):
+    monkeypatch.chdir(tmp_path)
+    for path, text in FILES.items():
+        write(Path(path).parent, {Path(path).name: text})
+    tokenizer, corpus = TOKENIZERS[name], CORPORA[kind]()
+    store = prepare_store(corpus, partial(stored, None, state=tokenizer.state()), root=Path("data"))
     found = validation_text(corpus, tokenizer)
     assert np.array_equal(found.tokens, store.validation)
     ratio = found.text_per_token_byte
     assert ratio == store.text_per_token_byte == open_store(store.folder).text_per_token_byte
-    token_bytes = tokenizer.byte_lengths()[found.tokens].sum()
-    loses_text = name not in ("byte", "char without special tokens")
-    assert (ratio == 1) == (not loses_text)
-    size = len(VALIDATION.encode())
-    start = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+    assert (ratio == 1) == (name in ("byte", "char without special tokens"))  # no text is lost
     if kind == "limited":
         assert len(found.tokens) == 100
-        if name == "word_piece":  # its share of all tokens
-            assert 0.5 < token_bytes * ratio / size / (100 / 440) < 2
     elif kind == "rows":
-        assert token_bytes * ratio == pytest.approx(size)
-        documents = [[*start, *tokenizer.encode(text)] for text in DOCUMENTS[9::10]]
-        assert found.tokens.tolist() == [token for document in documents for token in document]
+        size = len(VALIDATION.encode())
+        assert tokenizer.byte_lengths()[found.tokens].sum() * ratio == pytest.approx(size)
         _, model = content(configuration(), tokenizer)
         result = evaluate(model, found, batch_size=4)
-        if start:  # the first token, which is not predicted, has no bytes
+        if (
+            tokenizer.end_of_text is not None
+        ):  # the first token, which is not predicted, has no bytes
             assert result["bytes"] == size
         nats = result["loss_nats_per_token"] * result["tokens"]
         assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / result["bytes"])
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_an_imported_tokenizer(script, tmp_path):
-    """Fine-tuning, evaluation and labels, all in the words of WordPiece."""
-    folder = write(tmp_path / "rows", {"train.jsonl": jsonl(DOCUMENTS)})
-    word_piece = TOKENIZERS["word_piece"]
-    save(content(configuration(), word_piece)[0], "start.safetensors")
-    words = ["init_from=start.safetensors", "data=text", f"data.path={folder}", "~logger"]
-    words += ["model.block_size=8", "model.embed_dim=8", "model.layers=2", "trainer.max_steps=3"]
-    words += ["trainer.batch_size=2", "callbacks=plain", "callbacks.samples.max_new_tokens=4"]
-    said = script("train", *words, "trainer.accelerator=cpu")
-    assert said.code == 0, said.err
-    [run] = Path("outputs").glob("gpt_*")
-    summary = json.loads((run / "summary.json").read_text())
-    loaded = trained.load(checkpoint.find(str(run)))
-    assert loaded.tokenizer.state() == word_piece.state()
-    found = json.loads(script("evaluate", f"checkpoint={run}", "device=cpu").out)
-    assert found["bytes"] == len(VALIDATION.encode())
-    assert summary["val_bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-3)
-    assert loaded.read("look 天天").labels == ["look", "天", "天"]
 
 
 class TooManyTokens(CharTokenizer):

@@ -14,9 +14,8 @@ from headscope.trained.generation import generate_tokens
 @torch.no_grad()
 def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
     for end_of_text in (None, 10):
-        model = gpt(
-            **variant(pair), document_mask=end_of_text is not None, end_of_text=end_of_text
-        ).eval()
+        documents = {"document_mask": end_of_text is not None, "end_of_text": end_of_text}
+        model = gpt(**variant(pair), **documents)
         tokens = some_tokens(batch=3)
         tokens[0, 4] = tokens[1, 5] = tokens[:, 8] = 10
         whole = model(tokens)
@@ -28,36 +27,23 @@ def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
 
 @every_pair
 def test_cached_and_uncached_write_the_same_past_the_end_of_the_context(pair):
+    model, prompts = gpt(**variant(pair)), [[1, 2, 3], [4], list(range(11)) * 3]
     for temperature in [0.0, 3.0]:
-        model = gpt(**variant(pair)).eval()
-        prompts = [[1, 2, 3], [4], [5, 6, 7], list(range(10)), list(range(11)) * 3]
-        options = {"max_new_tokens": 16, "seeds": [3, 1, 4, 2, 5], "temperature": temperature}
+        options = {"max_new_tokens": 13, "seeds": [3, 1, 4], "temperature": temperature}
         cached = list(generate_tokens(model, prompts, **options))
         assert cached == list(generate_tokens(model, prompts, cached=False, **options))
-        if temperature:
-            assert len({tuple(text) for text in zip(*cached, strict=True)}) == 5
-        for number in (0, 4):  # the other texts of a batch do not change a text
+        for number in (0, 2):  # the other texts of a batch do not change a text
             alone = options | {"seeds": [options["seeds"][number]]}
             made = generate_tokens(model, [prompts[number]], **alone)
             assert [token for (token,) in made] == [tokens[number] for tokens in cached]
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-@torch.no_grad()
-def test_its_room_is_taken_once_and_is_what_the_model_says(attention):
-    model = gpt(**variant((attention, "rotary"))).eval()
-    cache, tokens = make_cache(model, 3), some_tokens(batch=3)
-    where = cache.layers[0][0].data_ptr()
-    for _ in range(2):  # what the cache had before is forgotten
-        cache.length = 0
-        read = [model.hidden(part, cache) for part in (tokens[:, :7], tokens[:, 7:])]
-        torch.testing.assert_close(torch.cat(read, 1), model.hidden(tokens), rtol=1e-4, atol=1e-5)
-        assert cache.length == 10
-        tokens = tokens.flip(1)
-    assert cache.layers[0][0].data_ptr() == where
+def test_its_room_is_what_the_model_says(attention):
+    model = gpt(**variant((attention, "rotary")))
     keys = {"single_head": 1, "multi_query": 1, "grouped_query": 2}.get(attention, 4)
     bytes_per_token = 2 * 2 * keys * model.attentions[0].head_dim * 4
-    room = [part.nbytes for layer in cache.layers for part in layer]
+    room = [part.nbytes for layer in make_cache(model, 3).layers for part in layer]
     assert sum(room) == 3 * (10 + 1) * bytes_per_token
     assert cache_bytes_per_token(model) == bytes_per_token
     assert cache_bytes_per_token(model.bfloat16()) == bytes_per_token / 2

@@ -1,4 +1,4 @@
-"""The laws of the whole model: many over every pair of attention and position."""
+"""The laws of the whole model."""
 
 import math
 from contextlib import nullcontext
@@ -9,14 +9,12 @@ from choices import every_pair, every_part, parts
 from small_gpt import fresh, gpt, loss_of, make_gpt, some_tokens, variant
 
 from headscope.errors import UserError
-from headscope.nn import Learned, Position, Sinusoidal
+from headscope.nn import GPT, Learned, Sinusoidal
 from headscope.nn.capture import capture
 
-# --- sizes ---
 
-
-@pytest.mark.parametrize(("width", "vocab", "block", "layers"), [(8, 5, 3, 4), (32, 300, 64, 1)])
-def test_parameters_are_as_many_as_said(width, vocab, block, layers):
+def test_parameters_are_as_many_as_said():
+    width, vocab, block, layers = 8, 5, 3, 4
     sizes = {"vocab_size": vocab, "block_size": block, "embed_dim": width, "layers": layers}
     plain = vocab * width + 12 * layers * width**2 + (2 * layers + 1) * width
     for options, more in (
@@ -29,9 +27,6 @@ def test_parameters_are_as_many_as_said(width, vocab, block, layers):
     ):
         options = {"position": Sinusoidal} | options
         assert make_gpt(**sizes, heads=2, **options).parameter_count() == plain + more
-
-
-# --- what it computes ---
 
 
 def test_a_scaled_embedding_is_sqrt_of_the_width_times_as_large():
@@ -55,9 +50,6 @@ def test_dropout_draws_anew_in_training_and_never_in_evaluation():
     assert not torch.equal(block(x), block(x))
 
 
-# --- fresh weights ---
-
-
 @every_part
 def test_fresh_weights_have_the_spread_of_gpt_2(pair):
     layers = 3
@@ -78,9 +70,6 @@ def test_fresh_weights_have_the_spread_of_gpt_2(pair):
             assert (parameter == (1.0 if "norm" in name and "weight" in name else 0.0)).all()
 
 
-# --- what is refused ---
-
-
 def test_values_out_of_range_are_refused_by_name():
     wrong = {"dropout": (-0.1, 1.0, math.nan), "end_of_text": (-1, 11)}
     wrong |= {"logit_cap": (0.0, math.inf, math.nan), "ngram_buckets": (0,)}
@@ -97,11 +86,8 @@ def test_every_layer_knows_the_position(pair):
     for block in model.blocks:
         block.register_forward_hook(lambda *call: calls.append(call))
     model(some_tokens())
-    rotates = model.position.rotate.__func__ is not Position.rotate
-    changes_attention = rotates or model.position.bias(10, 10) is not None
     for block, (x, *_), out in [*calls]:
         assert torch.equal(block(x, model.position), out)
-        assert torch.equal(block(x), out) == (not changes_attention)
 
 
 @every_pair
@@ -130,19 +116,45 @@ def test_gradients_reach_every_parameter(pair):
             assert parameter.grad.abs().max() > 1e-5, name
 
 
-@every_pair
-def test_a_fresh_model_knows_nothing(pair):
-    sizes = {"vocab_size": 1000, "block_size": 32, "embed_dim": 64}
-    tokens = torch.randint(1000, (4, 33))
-    options = variant(pair)
-    if options["scale_embedding"]:  # with both, an untrained model predicts the current token
-        options["tied_head"] = False
-    loss = loss_of(fresh(**sizes, **options), tokens)
-    assert loss.item() == pytest.approx(math.log(1000), abs=0.1)
-
-
-@every_pair
+@every_part
 def test_a_state_dict_holds_parameters_alone(pair):
     model = fresh(**variant(pair))
     own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     assert set(model.state_dict()) == own
+
+
+# --- activation checkpointing ---
+
+TOKENS = some_tokens()
+TOKENS[:, [4, 7]] = 10  # the end-of-text token
+
+
+def step(model: GPT, *, checkpointing: bool) -> list[torch.Tensor]:
+    """The loss, then the gradient of every parameter."""
+    torch.manual_seed(2)
+    model.train().checkpoint_activations = checkpointing
+    loss, parameters = loss_of(model, TOKENS), [*model.parameters()]
+    return [loss.detach(), *torch.autograd.grad(loss, parameters, materialize_grads=True)]
+
+
+@every_part
+def test_activation_checkpointing_gives_bit_identical_gradients(pair):
+    for options in ({"document_mask": True, "end_of_text": 10}, {"dropout": 0.3}):
+        model = gpt(**variant(pair), **options)
+        for precision in (nullcontext(), torch.autocast("cpu", torch.bfloat16)):
+            with precision:
+                stored, recomputed = (step(model, checkpointing=on) for on in (False, True))
+            assert all(torch.equal(*both) for both in zip(stored, recomputed, strict=True))
+
+
+def test_activations_are_recomputed_only_in_training():
+    model, computed = gpt(), []
+    model.checkpoint_activations = True
+    model.blocks[0].attention.register_forward_hook(lambda *call: computed.append(1))
+    for training, grad, times in ((True, True, 2), (True, False, 1), (False, True, 1)):
+        computed.clear()
+        with torch.set_grad_enabled(grad):
+            loss = loss_of(model.train(training), TOKENS)
+        if grad:
+            loss.backward()
+        assert len(computed) == times

@@ -11,7 +11,6 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from headscope.errors import UserError
 from headscope.nn import (
-    FeedForward,
     Gelu,
     GeluTanh,
     LayerNorm,
@@ -20,7 +19,7 @@ from headscope.nn import (
     RMSNorm,
     SwiGLU,
 )
-from headscope.nn.ngrams import MULTIPLIER, PRIME, NGramEmbedding
+from headscope.nn.ngrams import MULTIPLIER, PRIME
 from headscope.nn.precision import supports_bf16
 
 TOKENS = some_tokens(6)
@@ -46,15 +45,6 @@ def test_swiglu_is_the_feed_forward_network_of_llama(bias, ff_dim):
     torch.testing.assert_close(ours(x), theirs(x))
 
 
-def test_a_feed_forward_network_has_the_width_that_was_chosen():
-    for kind, count in ((FeedForward, 2), (SwiGLU, 3)):
-        model = gpt(feed_forward=kind, ff_dim=5)
-        weights = sum(p.numel() for p in model.blocks[0].feed_forward.parameters())
-        assert weights == count * 16 * 5
-        with pytest.raises(UserError, match="ff_dim=0"):
-            gpt(feed_forward=kind, ff_dim=0)
-
-
 @pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
 def test_eps_is_added_to_the_mean_square(norm):
     x = torch.tensor([[3.0, -3.0]])
@@ -69,12 +59,8 @@ def test_an_embedding_depends_on_the_last_ngrams_tokens(ngrams):
     model = gpt(ngrams=ngrams, position=NoPosition)
     changed = TOKENS.clone()
     changed[:, 1] = (changed[:, 1] + 1) % 11
-    embedded = model.embed(TOKENS)
-    moved = (model.embed(changed) - embedded).abs().amax(dim=(0, 2)) > 1e-4
+    moved = (model.embed(changed) - model.embed(TOKENS)).abs().amax(dim=(0, 2)) > 1e-4
     assert moved.tolist() == [1 <= place < 1 + ngrams for place in range(6)]
-    for start in range(6):  # as in sampling, where earlier tokens are in the cache
-        torch.testing.assert_close(model.embed(TOKENS, start), embedded[:, start:])
-        torch.testing.assert_close(model.embed(TOKENS[:, : start + 1]), embedded[:, : start + 1])
 
 
 def test_each_ngram_adds_the_embedding_of_its_hash():
@@ -87,14 +73,6 @@ def test_each_ngram_adds_the_embedding_of_its_hash():
                 key = (key * MULTIPLIER + before) % PRIME
                 expected = expected + table.weight[key % 64]
             torch.testing.assert_close(embedded[row, last], expected)
-
-
-def test_ngrams_of_tokens_spread_over_all_buckets():
-    layer = NGramEmbedding(ngrams=2, buckets=1024, embed_dim=1)
-    pairs = torch.cartesian_prod(torch.arange(64), torch.arange(64))
-    layer.tables[0].weight.data = torch.arange(1024.0)[:, None]
-    used = layer(torch.zeros(len(pairs), 2, 1), pairs)[:, 1, 0].long().bincount(minlength=1024)
-    assert used.max() <= 4 * len(pairs) / 1024
 
 
 def test_a_new_model_ignores_ngrams():
@@ -131,10 +109,8 @@ def test_a_model_takes_what_a_tokenizer_returns():
     assert torch.equal(model(encoded[None]), expected)
 
 
-@pytest.mark.parametrize(("device", "bf16"), [("cpu", True), ("mps", False), ("cuda", None)])
-def test_which_devices_support_bf16(
-    monkeypatch: pytest.MonkeyPatch, device: str, bf16: bool | None
-) -> None:
-    for on_gpu in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda on_gpu=on_gpu, **_: on_gpu)
-        assert supports_bf16(torch.device(device)) == (on_gpu if bf16 is None else bf16)
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_which_devices_support_bf16(monkeypatch, on_gpu):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: on_gpu)
+    for device, bf16 in (("cpu", True), ("mps", False), ("cuda", on_gpu)):
+        assert supports_bf16(torch.device(device)) == bf16

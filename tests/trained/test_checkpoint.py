@@ -1,7 +1,6 @@
 """The laws of checkpoints: a whole file gives the model back, and what a reading of attention holds
 and refuses."""
 
-import copy
 import os
 import shutil
 
@@ -15,13 +14,9 @@ from viewer_data import decoded
 
 import headscope
 from headscope import trained
-from headscope.config.parts import Part
-from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import CharTokenizer, byte
 from headscope.trained import checkpoint
 from headscope.trained.checkpoint import pick_device
-
-# --- a whole file ---
 
 
 @every_pair
@@ -29,20 +24,20 @@ def test_saved_then_loaded_gives_the_same_logits(tmp_path, pair):
     attention, position = pair
     number = PAIRS.index(pair)
     tokenizer = (byte([]), CharTokenizer("abcé\n"))[number % 2]
-    config = copy.deepcopy(configuration(f"model/attention={attention}"))
-    config["model"]["position"] = configuration(f"model/position={position}")["model"]["position"]
+    config = configuration(f"model/attention={attention}", f"model/position={position}")
     config["model"] |= {"tied_head": number % 3 > 0, "qkv_bias": number % 4 > 1, "dropout": 0.5}
     saved, model = content(config, tokenizer)
-    save(saved, tmp_path / "a.safetensors")
-    loaded = trained.load(tmp_path / "a.safetensors")
-    tokens = torch.randint(tokenizer.vocab_size, (2, 8))
+    file, tokens = tmp_path / "a.safetensors", torch.randint(tokenizer.vocab_size, (2, 8))
+    save(saved, file)
+    # No mask and no computed table takes up room in the file.
+    in_file = checkpoint.read(file).weights()
+    assert set(in_file) == {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    loaded = trained.load(file)
+    file.write_bytes(b"")  # a loaded model does not need its file
     assert torch.equal(loaded.model(tokens), model.eval()(tokens))
     assert loaded.config.kept() == config | {"callbacks": {}}
     assert loaded.step == 7
     assert loaded.tokenizer.state() == tokenizer.state()
-    # No mask and no computed table takes up room in the file.
-    in_file = checkpoint.read(tmp_path / "a.safetensors").weights()
-    assert set(in_file) == {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
 
 def test_a_model_with_a_document_mask_knows_the_end_of_text_of_its_tokenizer(tmp_path):
@@ -54,34 +49,6 @@ def test_a_model_with_a_document_mask_knows_the_end_of_text_of_its_tokenizer(tmp
     save(content(config, CharTokenizer("a", special_tokens=False))[0], file)
     with refused("document_mask=true", "end-of-text"):
         trained.load(file)
-
-
-def test_a_loaded_model_outlives_its_file(tmp_path):
-    file, tokens = tmp_path / "a.safetensors", torch.arange(8)[None]
-    save(content()[0], file)
-    loaded = trained.load(file)
-    before = loaded.model(tokens)
-    file.unlink()
-    file.write_bytes(b"")
-    assert torch.equal(loaded.model(tokens), before)
-
-
-def test_a_configurations_own_corpus_is_built_to_the_letter_and_named(tmp_path, capsys):
-    file = tmp_path / "odd ${name}.txt"
-    file.write_text("text")
-    save(content()[0], tmp_path / "a.safetensors")
-    loaded = trained.load(tmp_path / "a.safetensors")
-    loaded.config.data = Part(_target_="headscope.TextFiles", path=str(file))
-    corpus = loaded.corpus()
-    assert isinstance(corpus, TextFiles)
-    assert corpus.files == [file]
-    assert f"data.path={file}" in capsys.readouterr().err
-    file.unlink()
-    with refused("a.safetensors: ", f"data.path={file} names no file"):
-        loaded.corpus()
-
-
-# --- which file is meant ---
 
 
 def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
@@ -104,11 +71,9 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
     assert_refused("b", "b does not exist")
     (tmp_path / "latest").write_text("gone\n")
     assert_refused(None, "names 'gone', which is not a run")
-
-    # A model of another tool must be converted.
-    (tmp_path / "config.json").write_text("{}")
+    for other in ("config.json", "ckpt.pt"):  # a model of another tool must be converted
+        (tmp_path / other).write_text("{}")
     assert_refused(".", "headscope convert")
-    (tmp_path / "ckpt.pt").touch()
     with refused("headscope convert"):
         checkpoint.read(tmp_path / "ckpt.pt")
 

@@ -78,9 +78,7 @@ def test_the_script_prints_a_list_and_refuses_what_is_no_list_of_lengths(script,
     own, far = json.loads(said.out)
     assert own == {"block_size": 8} | json.loads(script("evaluate", "checkpoint=a.safetensors").out)
     assert "Learned was trained at block_size=8" in far["not_possible"]
-    for wrong in ("block_size=[0]", "block_size=8", "block_size=[a]"):
+    for wrong in ("block_size=[0]", "block_size=8"):
         said = script("evaluate", "checkpoint=a.safetensors", wrong)
         assert (said.code, said.out) == (1, "")
-        assert said.err.splitlines()[-1].startswith("Error: ")
-        assert "block_size" in said.err
-    assert "block_size=8 must be a list, in brackets" in script("evaluate", "block_size=8").err
+        assert said.err.splitlines()[-1].startswith("Error: block_size")

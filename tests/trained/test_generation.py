@@ -91,25 +91,17 @@ def test_top_k_and_top_p_keep_the_fewest_tokens():
     assert len(token_counts([0.0] * 6, top_p=0.4)) == 3
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_token_frequencies_follow_softmax(temperature):
-    for limit in [{}, {"top_k": 3}, {"top_p": 0.8}]:
+@pytest.mark.parametrize("limit", [{}, {"top_k": 3}, {"top_p": 0.8}])
+def test_token_frequencies_follow_softmax(limit):
+    for temperature in (0.5, 1.0, 2.0):
         logits = torch.tensor(LOGITS) / temperature
         drawn = token_counts(LOGITS, temperature=temperature, draws=4000, **limit)
         logits[[token for token in range(4) if token not in drawn]] = -math.inf
         for token, probability in enumerate(logits.softmax(0).tolist()):
             assert drawn[token] / 4000 == pytest.approx(probability, abs=0.03)  # four sigma
-
-
-def test_extreme_temperatures_give_finite_probabilities():
-    for temperature, expected in [(1e-308, {1}), (5e-324, {1}), (1e308, {0, 1, 2, 3})]:
-        assert set(token_counts([1.0, 3.0, 2.0, -50.0], temperature=temperature)) == expected
-        assert token_counts([1.0, 3.0], temperature=temperature, top_k=1) == {1: 400}
-
-
-every_choice = pytest.mark.parametrize(
-    "options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}]
-)
+    for temperature in (5e-324, 1e308):  # probabilities stay finite
+        several = len(token_counts(LOGITS, temperature=temperature, **limit)) > 1
+        assert several == (temperature > 1)
 
 
 def test_settings_out_of_range_are_refused(model):
@@ -127,17 +119,8 @@ def test_settings_out_of_range_are_refused(model):
                 list(generate_text(model, BYTES, "Go", **options))
 
 
-@every_choice
-def test_choosing_tokens_stays_on_the_device(options):
-    """Tensors on the meta device have no values: a copy to the CPU raises."""
-    device = torch.device("meta")
-    logits = torch.zeros(2, 9, device=device)
-    uniform = torch.zeros(2, device=device, dtype=torch.float64)
-    assert choose_tokens(logits, uniform=uniform, **options).device == device
-
-
 @pytest.mark.gpu
-@every_choice
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.0}])
 def test_choosing_tokens_needs_no_gpu_synchronization_and_equals_the_cpu(options):
     logits = torch.randn(64, 500, generator=torch.Generator().manual_seed(0))
     on_cpu, on_gpu = (
@@ -152,37 +135,16 @@ def test_choosing_tokens_needs_no_gpu_synchronization_and_equals_the_cpu(options
     assert tokens.tolist() == choose_tokens(logits, uniform=on_cpu, **options).tolist()
 
 
-def test_a_step_copies_only_the_new_tokens_from_the_device_and_keeps_torchs_seed(
-    model, monkeypatch
-):
-    copied, random = [], torch.get_rng_state()
-    for name in ("tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__"):
-        original = getattr(torch.Tensor, name)
-
-        def copy(tensor, *args, name=name, original=original):
-            copied.append((name, tuple(tensor.shape)))
-            return original(tensor, *args)
-
-        monkeypatch.setattr(torch.Tensor, name, copy)
-    options = {"max_new_tokens": 30, "seeds": [1, 2, 3], "top_p": 0.9}
-    assert len(list(generate_tokens(model, [[5], [6], [7, 8]], **options))) == 30
-    assert copied == 30 * [("tolist", (2,)), ("tolist", (1,))]
-    monkeypatch.undo()
-    assert torch.equal(torch.get_rng_state(), random)
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("cpu", "float64"), ("mps", "float32")])
-def test_a_seed_gives_the_same_random_numbers_for_every_device(name, dtype):
-    assert most_precise_dtype(torch.device(name)) == getattr(torch, dtype)
+def test_a_seed_gives_the_same_random_numbers_for_every_device(monkeypatch):
+    for device, dtype in (("cpu", torch.float64), ("mps", torch.float32)):
+        assert most_precise_dtype(torch.device(device)) == dtype
     numbers = uniform_numbers([3, 4], torch.device("cpu"))
     for _ in range(300):  # more than are generated at a time
         last = next(numbers)
     for number, seed in zip(last, (3, 4), strict=True):
         generator = torch.Generator().manual_seed(seed)
         assert number == torch.rand(512, dtype=torch.float64, generator=generator)[299]
-
-
-def test_a_random_number_below_1_is_not_rounded_to_1(monkeypatch):
+    # A number below 1 is not rounded to 1.
     almost = torch.full((256,), 1 - 2**-53, dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda *size, **options: almost)
     monkeypatch.setattr(choose_token, "most_precise_dtype", lambda device: torch.float32)
@@ -224,23 +186,19 @@ def test_pieces_join_to_the_text_and_consist_of_whole_characters(text):
     assert len(pieces) >= len(text)  # each character is a separate piece
 
 
-def test_incomplete_characters_and_invalid_utf_8_are_replaced():
-    assert "".join(generated("a🦜".encode()[:-1])[0]) == "a\ufffd"
-    assert "".join(generated(b"a\xffb\xf0\x9fc")[0]) == "a\ufffdb\ufffdc"
-
-
 @pytest.mark.parametrize(
-    ("script", "options", "read"),
+    ("script", "options", "read", "text"),
     [
-        ([*b"so", BYTES.end_of_text, *b"never"], {}, 3),  # the end-of-text token ends the text
-        (b"so\n\ntwo", {"stop": ["\n\n"]}, 4),
-        (b"so", {"max_new_tokens": 2}, 2),
-        (b"so", {"max_new_tokens": 0}, 0),
+        ([*b"so", BYTES.end_of_text, *b"never"], {}, 3, "so"),
+        (b"so\n\ntwo", {"stop": ["\n\n"]}, 4, "so"),
+        (b"so", {"max_new_tokens": 0}, 0, ""),
+        (b"a\xffb\xf0\x9fc", {}, 6, "a\ufffdb\ufffdc"),  # not UTF-8
+        ("a🦜".encode()[:-1], {}, 4, "a\ufffd"),  # an incomplete character
     ],
 )
-def test_a_text_that_ends_ends_the_computation(script, options, read):
+def test_a_text_that_ends_ends_the_computation(script, options, read, text):
     pieces, model = generated(script, **options)
-    assert "".join(pieces) == "so"[:read]
+    assert "".join(pieces) == text
     assert len(model.read) == read
 
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, SMALL, Script, summary
+from running import ROOT, SMALL, summary
 
+import headscope
 from headscope.nn.precision import tf32
 from headscope.training import module
 
@@ -20,9 +20,7 @@ SHORT = [*SMALL, "trainer.max_steps=6", "trainer.val_every_steps=2", "hydra.run.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", ["null", "100"])
-def test_compilation_is_not_training_time_and_happens_once(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch, chunk: str
-) -> None:
+def test_compilation_is_not_training_time_and_happens_once(script, speeches, monkeypatch, chunk):
     """Validation, samples and pictures of heads do not compile the training step again."""
     torch._dynamo.reset()
     monkeypatch.setattr("torch.compile", partial(torch.compile, backend="eager"))  # no C compiler
@@ -54,75 +52,59 @@ def test_compilation_is_not_training_time_and_happens_once(
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_package_to_install_is_named(speeches: Path, tmp_path: Path) -> None:
+def test_without_a_compiler_the_package_to_install_is_named(speeches, tmp_path):
     (tmp_path / "empty").mkdir()
     environment = {name: text for name, text in os.environ.items() if name not in ("CC", "CXX")}
     environment |= {"PATH": str(tmp_path / "empty"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-
-    def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    for code, script, *words in (
+        (0, "train", *SHORT, f"data.path={speeches}", "trainer.compile=true"),
+        (1, "sample", "checkpoint=outputs/run", "compile=true"),
+    ):
         command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
-        )
-
-    trained = run("train", *SHORT, f"data.path={speeches}", "trainer.compile=true")
-    assert trained.returncode == 0, trained.stderr
-    [line] = [line for line in trained.stdout.splitlines() if "trainer.compile" in line]
-    sampled = run("sample", "checkpoint=outputs/run", "compile=true")
-    assert sampled.returncode == 1
-    for said in (line, sampled.stderr.splitlines()[-1]):
-        assert "apt install g++" in said
+        said = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert said.returncode == code, said.stderr
+        [line] = [line for line in (said.stdout + said.stderr).splitlines() if "compile" in line]
+        assert "apt install g++" in line
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_evaluation_uses_the_precision_of_training(
-    script: Script, speeches: Path, precision: str
-) -> None:
-    words = [f"data.path={speeches}", f"trainer.precision={precision}"]
-    assert script("train", *SHORT, *words).code == 0
-    last = "checkpoint=outputs/run/checkpoints/last.safetensors"
-
-    def loss(*words: str) -> float:
-        said = script("evaluate", last, *words)
-        assert said.code == 0, said.err
-        return json.loads(said.out)["loss_nats_per_token"]
-
-    reported = summary("outputs/run")
+@pytest.mark.parametrize("own", ["bf16-mixed", "bf16"])
+def test_evaluation_uses_the_precision_of_training(script, speeches, own):
+    precision = {"bf16": "bf16-true"}.get(own, own)
+    words = [f"data.path={speeches}", f"trainer.precision={precision}", "callbacks=plain"]
+    reported = headscope.train([*SHORT, *words]).summary
     assert reported["precision"] == precision
-    assert loss() == pytest.approx(reported["val_loss"], rel=1e-7)
-    own = {"bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}[precision]
-    assert loss(f"precision={own}") == loss()
+
+    def loss(*words):
+        last = "checkpoint=outputs/run/checkpoints/last.safetensors"
+        return json.loads(script("evaluate", last, *words).out)["loss_nats_per_token"]
+
+    assert loss() == loss(f"precision={own}") == pytest.approx(reported["val_loss"], rel=1e-7)
     assert loss("precision=fp32") != loss()
 
 
-def test_tf32_is_enabled_only_for_the_device_of_the_run(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tf32_is_enabled_only_for_the_device_of_the_run(speeches, monkeypatch):
     before = torch.get_float32_matmul_precision()
     for device, inside in (("cuda", "high"), ("cpu", before)):
         with tf32(torch.device(device)):
             assert torch.get_float32_matmul_precision() == inside
     assert torch.get_float32_matmul_precision() == before == "highest"
     # TF32 also stays off in a run on the CPU of a machine with a GPU.
-    settings = []
-    step = module.LanguageModel.training_step
-    monkeypatch.setattr(
-        module.LanguageModel,
-        "training_step",
-        lambda *args: settings.append(torch.get_float32_matmul_precision()) or step(*args),
-    )
+    settings, step = [], module.LanguageModel.training_step
+
+    def recorded(*given):
+        settings.append(torch.get_float32_matmul_precision())
+        return step(*given)
+
+    monkeypatch.setattr(module.LanguageModel, "training_step", recorded)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # asks the driver
-    words = ["trainer.accelerator=cpu", f"data.path={speeches}"]
-    assert script("train", *SHORT, *words).code == 0
+    headscope.train([*SHORT, "trainer.accelerator=cpu", f"data.path={speeches}", "callbacks=plain"])
     assert set(settings) == {"highest"}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
-def test_on_a_gpu_a_compiled_run_and_evaluation_report_the_same_loss(
-    script: Script, speeches: Path, precision: str
-) -> None:
+def test_on_a_gpu_a_compiled_run_and_evaluation_report_the_same_loss(script, speeches, precision):
     words = [f"data.path={speeches}", f"trainer.precision={precision}", "trainer.compile=true"]
     said = script("train", *SHORT, "trainer.accelerator=gpu", *words)
     assert (said.code, "not compiled" in said.out) == (0, False), said.err
@@ -133,7 +115,7 @@ def test_on_a_gpu_a_compiled_run_and_evaluation_report_the_same_loss(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("compiled", ["true", "false"])
-def test_on_a_gpu_out_of_memory_is_one_line(script: Script, speeches: Path, compiled: str) -> None:
+def test_on_a_gpu_out_of_memory_is_one_line(script, speeches, compiled):
     torch.cuda.empty_cache()
     free_bytes = torch.cuda.memory_reserved() + 2**28  # enough for the matrix product of the plan
     torch.cuda.set_per_process_memory_fraction(free_bytes / torch.cuda.mem_get_info()[1])
@@ -149,14 +131,11 @@ def test_on_a_gpu_out_of_memory_is_one_line(script: Script, speeches: Path, comp
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_seed_gives_the_same_text_again_compiled_too(
-    script: Script, speeches: Path
-) -> None:
+def test_on_a_gpu_a_seed_gives_the_same_text_again_compiled_too(script, speeches):
     """The peak memory of the run is its own."""
     torch.empty(2**30, dtype=torch.uint8, device="cuda")  # 1 GiB, freed at once
     words = ["trainer.accelerator=gpu", "trainer.compile=false", f"data.path={speeches}"]
-    assert script("train", *SHORT, *words).code == 0
-    assert 0 < summary("outputs/run")["peak_memory_mib"] < 1024
+    assert 0 < headscope.train([*SHORT, *words]).summary["peak_memory_mib"] < 1024
     options = ["checkpoint=outputs/run", "device=cuda", "max_new_tokens=40", "seed=3"]
     texts = []
     for more in ([], [], ["compile=true"]):

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from running import SMALL, Script, events
+from running import SMALL, events
 
+import headscope
 from headscope.training.loggers import lost_steps
 from headscope.training.resume import newest_checkpoint
 from headscope.training.run_folder import EVENT_TIME
@@ -35,59 +36,50 @@ def steps_in(line: str | None) -> set[int]:
     return {step for first, end in ranges for step in range(int(first), int(end or first) + 1)}
 
 
-def test_damage_up_to_the_checkpoint_is_reported_and_nothing_else(
-    script: Script, speeches: Path, tmp_path: Path
-) -> None:
+def test_damage_up_to_the_checkpoint_is_reported_and_nothing_else(speeches, tmp_path):
     whole = Path("outputs/whole")
     words = [*RUN, f"data.path={speeches}", f"hydra.run.dir={whole}", "trainer.log_every_steps=1"]
     for last in (12, 20):  # two sessions, so two event files
-        said = script("train", *words, f"trainer.max_steps={last}")
-        assert (said.code, "TensorBoard will" in said.out) == (0, False), said.err
+        headscope.train([*words, f"trainer.max_steps={last}"])
         words = [f"resume={whole}"]
     logged = newest_checkpoint(whole).data["training"]["callbacks"]["CheckpointSaver"]["logged"]
-    assert lost_steps(whole / "tensorboard", logged) is None
-    complete, rng = shown(whole), random.Random(1)
+    logs, complete, rng = whole / "tensorboard", shown(whole), random.Random(1)
+    assert lost_steps(logs, logged) is None
     of_training = [file for file in event_files(whole) if file.name[EVENT_TIME:] in logged]
     assert len(of_training) == 2
     for file in of_training:
-        size = file.stat().st_size
-        for place in [0, size // 4, size - 1, *rng.sample(range(size), 3)]:
+        content = file.read_bytes()
+        for place in [0, len(content) // 4, len(content) - 1, rng.randrange(len(content))]:
             for cut in (True, False):  # the file ends here, or has a wrong byte here
-                copy = tmp_path / f"{file.name} {place} {cut}"
-                shutil.copytree(whole, copy)
-                content = bytearray(file.read_bytes())
-                content[place] ^= 4
-                damaged = content[: place if cut else None]
-                (copy / "tensorboard" / file.name).write_bytes(damaged)
-                named = steps_in(lost_steps(copy / "tensorboard", logged))
-                lost = {step for tag, step in complete - shown(copy) if 0 < step <= 20}
-                assert lost <= named
+                damaged = bytearray(content)
+                damaged[place] ^= 4
+                file.write_bytes(damaged[: place if cut else None])
+                named, left = steps_in(lost_steps(logs, logged)), shown(whole)
+                assert {step for tag, step in complete - left if 0 < step <= 20} <= named
                 assert named, place
-                assert not {("train/loss", step) for step in named - {min(named)}} & shown(copy)
+                assert not {("train/loss", step) for step in named - {min(named)}} & left
+        file.write_bytes(content)
 
 
-def test_a_resumed_run_says_what_tensorboard_will_not_show(script: Script, speeches: Path) -> None:
+def test_a_resumed_run_says_what_tensorboard_will_not_show(script, speeches):
     """Half of a record after the checkpoint is no damage."""
     words = [*RUN, f"data.path={speeches}", "trainer.max_steps=9", "hydra.run.dir=outputs/run"]
-    assert script("train", *words, "trainer.log_every_steps=1").code == 0
+    headscope.train([*words, "trainer.log_every_steps=1"])
     shutil.copytree("outputs/run", "outputs/torn")
     for file in event_files(Path("outputs/torn")):
         with file.open("ab") as log:
             log.write(b"half of a record")
     file, _ = event_files(Path("outputs/run"))  # the second begins after the checkpoint
     os.truncate(file, file.stat().st_size // 4)
-    shutil.copytree("outputs/run", "outputs/without")
-    for run, more, lines in (("torn", [], 0), ("without", ["~logger"], 0), ("run", [], 1)):
-        said = script("train", f"resume=outputs/{run}", "trainer.max_steps=10", *more)
+    for run, lines in (("torn", 0), ("run", 1)):
+        said = script("train", f"resume=outputs/{run}", "trainer.max_steps=10")
         assert said.code == 0, said.err
         warning = rf"^TensorBoard will .* steps \d to 9: .*outputs/{run}/tensorboard"
         assert len(re.findall(warning, said.out, re.MULTILINE)) == lines
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_events_are_on_the_disk_before_a_checkpoint(
-    script: Script, speeches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_are_on_the_disk_before_a_checkpoint(script, speeches, monkeypatch):
     synced, fsync = [], os.fsync
 
     def recorded(number: int) -> None:
@@ -96,7 +88,7 @@ def test_events_are_on_the_disk_before_a_checkpoint(
 
     monkeypatch.setattr(os, "fsync", recorded)
     words = [*RUN, f"data.path={speeches}", "trainer.max_steps=12", "hydra.run.dir=outputs/run"]
-    assert script("train", *words, "callbacks.saving.every_minutes=0").code == 0
+    headscope.train([*words, "callbacks.saving.every_minutes=0"])
     kinds = {"events": "e", "best.safetensors": "b", "last.safetensors": "l"}
     order = "".join(letter for name in synced for kind, letter in kinds.items() if kind in name)
     assert order.count("l") > 5

@@ -15,16 +15,16 @@ from headscope.errors import UserError
 from headscope.training.resume import newest_checkpoint, resumed_config
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return tmp_path / "a run, with 'marks' and = signs"
-
-
-def save_run(run: Path, *, config: dict | None = None) -> None:
+def save_run(run, config=None):
     saved, _ = content()
     saved["config"] = config or configuration()
-    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (run / "checkpoints").mkdir(parents=True)
     save(saved, run / "checkpoints" / "last.safetensors")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "a run, with 'marks' and = signs"
 
 
 def resumed(run: Path, *words: str):
@@ -35,18 +35,18 @@ def resumed(run: Path, *words: str):
     return resumed_config(plain, newest_checkpoint(run), keys)
 
 
-def test_a_resumed_run_has_the_configuration_of_its_checkpoint(run: Path) -> None:
+def test_a_resumed_run_has_the_configuration_of_its_checkpoint(run):
     own = configuration("optimizer=adamw", "schedule=cosine", "callbacks.attention.text='a b'")
     own["callbacks"]["attention"]["text"] = "a ${name} \\${b} c"
-    save_run(run, config=own)
+    save_run(run, own)
     config, changes = resumed(run)
     assert config.kept() == own
     assert changes == []
 
 
-def test_the_command_line_changes_the_configuration(run: Path) -> None:
+def test_the_command_line_changes_the_configuration(run):
     own = ["optimizer=adamw", "optimizer.lr=0.123", "schedule=cosine"]
-    save_run(run, config=configuration(*own, "trainer.max_steps=7"))
+    save_run(run, configuration(*own, "trainer.max_steps=7"))
     words = ["optimizer.beta1=0.5", "schedule.final_fraction=0.5"]
     config, changes = resumed(run, "trainer.max_steps=9", *words)
     assert config.kept() == configuration(*own, *words, "trainer.max_steps=9")
@@ -58,13 +58,13 @@ def test_the_command_line_changes_the_configuration(run: Path) -> None:
 @pytest.mark.parametrize(
     "word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=adamw"]
 )
-def test_fixed_keys_cannot_change(run: Path, word: str) -> None:
+def test_fixed_keys_cannot_change(run, word):
     save_run(run)
     with pytest.raises(UserError, match="init_from"):
         resumed(run, word)
 
 
-def test_a_checkpoint_does_not_decide_where_files_are_written(run: Path) -> None:
-    save_run(run, config=configuration() | {"store_dir": "../elsewhere"})
+def test_a_checkpoint_does_not_decide_where_files_are_written(run):
+    save_run(run, configuration() | {"store_dir": "../elsewhere"})
     assert resumed(run)[0].store_dir == "data"
     assert resumed(run, "store_dir=mine")[0].store_dir == "mine"

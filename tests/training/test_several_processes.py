@@ -9,7 +9,6 @@ import time
 from contextlib import chdir
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from checkpoint_files import assert_same_weights, opened
@@ -24,7 +23,7 @@ from many_processes import (
     wait_for_end,
     wait_for_steps,
 )
-from running import Script, events, summary
+from running import events, summary
 
 from headscope.trained.checkpoint import read
 
@@ -33,58 +32,55 @@ pytestmark = pytest.mark.slow
 STEPS = [
     *("trainer.max_steps=9", "trainer.val_every_steps=4", "trainer.accumulate=2"),
     "optimizer=adamw",  # Muon may compute in bf16, which turns float error into larger differences
+    # Windows of 12 tokens have one to three answers, so their mean is no mean of means.
+    *("data=modular", "model.block_size=12"),
 ]
 ENDLESS = ["trainer.max_steps=100000", "trainer.val_every_steps=5", "hydra.run.dir=outputs/run"]
 LITERAL = """prompt 'a', "b" = ${c} [d]"""
 
 
-def assert_same_training(one: str | Path, other: str | Path) -> None:
-    """Both runs have the same steps, and the same losses up to float error."""
-    for tag in ("train/loss", "val/loss", "train/lr", "train/grad_norm"):
-        ours, theirs = (events(run).Scalars(tag) for run in (one, other))
-        assert [event.step for event in ours] == [event.step for event in theirs]
-        np.testing.assert_allclose(
-            [event.value for event in ours], [event.value for event in theirs], rtol=2e-6
-        )
-    assert summary(one)["val_loss"] == pytest.approx(summary(other)["val_loss"], rel=2e-6)
-    assert summary(one)["tokens"] == summary(other)["tokens"]
-
-
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, speeches: Path) -> Path:
-    """A folder with the token store and with outputs/alone, a run of one process."""
-    folder = tmp_path_factory.mktemp("alone")
-    with chdir(folder):
-        words = [*TINY, *STEPS, f"data.path={speeches}"]
-        ended = train("lightning", 1, *words, "hydra.run.dir=outputs/alone")
+def alone(tmp_path_factory):
+    """A run of one process."""
+    with chdir(tmp_path_factory.mktemp("alone")):
+        ended = train("lightning", 1, *TINY, *STEPS, "hydra.run.dir=run")
         assert (ended.code, ended.err) == (0, "")
-    return folder
+        return Path("run").absolute()
 
 
 @pytest.fixture(scope="module")
-def tiny(alone: Path, speeches: Path) -> list[str]:
-    """The words of a small run with the tokens of `alone`."""
-    return [*TINY, f"data.path={speeches}", f"store_dir={alone / 'data'}"]
+def tiny(speeches, tmp_path_factory):
+    """The words of a small run; the runs share their tokens."""
+    return [*TINY, f"data.path={speeches}", f"store_dir={tmp_path_factory.mktemp('tokens')}"]
 
 
 @pytest.mark.parametrize(("way", "count"), [("torchrun", 2), ("srun", 2), ("lightning", 4)])
-def test_several_processes_train_as_one(
-    way: str, count: int, alone: Path, tiny: list[str], script: Script
-) -> None:
+def test_several_processes_train_as_one(way, count, alone, script, monkeypatch):
     """One run folder, one console, one stream of logs and one checkpoint; literal values arrive in
-    every process."""
+    every process. Variables of an earlier run of several processes change nothing."""
     words = [
         *("name=a = b@c", f"callbacks.samples.prompt={LITERAL}"),
         # Only the first process watches and samples.
         *("callbacks.heads.every_steps=4", "callbacks.samples.max_new_tokens=4"),
     ]
-    ended = train(way, count, *tiny, *STEPS, *words)
+    if way == "lightning":
+        for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"):
+            monkeypatch.setenv(name, "0" if name != "WORLD_SIZE" else "7")
+    ended = train(way, count, *TINY, *STEPS, *words)
     assert ended.code == 0, ended.err
     (run,) = Path("outputs").glob("a = b@c_*")
     assert {entry.name for entry in Path("outputs").iterdir()} == {"latest", run.name}
     assert len(list((run / "tensorboard").glob("events.*"))) == 2  # of training and of the summary
-    assert_same_training(alone / "outputs" / "alone", run)
-    assert summary(run)["devices"] == count
+    ours, theirs = summary(run), summary(alone)
+    assert ours["devices"] == count
+    assert ours["tokens"] == theirs["tokens"]
+    assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-6)
+    for tag in ("train/loss", "val/loss", "train/lr", "train/grad_norm"):
+        one, other = (
+            {event.step: event.value for event in events(each).Scalars(tag)}
+            for each in (run, alone)
+        )
+        assert one == pytest.approx(other, rel=2e-6)
     for line in ("run  ", "step 9 of 9", "Validating on", "best_val_loss"):
         assert ended.out.count(line) == 1, line
     content = opened(run / "checkpoints" / "best.safetensors")
@@ -93,67 +89,46 @@ def test_several_processes_train_as_one(
     # One process computes the same validation loss from this checkpoint. It is logged in float32.
     said = script("evaluate", f"checkpoint={run / 'checkpoints' / 'last.safetensors'}")
     loss = json.loads(said.out)["loss_nats_per_token"]
-    assert loss == pytest.approx(summary(run)["val_loss"], rel=1e-7)
+    assert loss == pytest.approx(ours["val_loss"], rel=1e-7)
 
 
-def test_answers_are_counted_over_all_processes(tmp_path: Path) -> None:
-    """Windows of 12 tokens have one to three answers, so their mean is no mean of means."""
-    words = [*TINY, *STEPS, "data=modular", "model.block_size=12", "trainer.batch_size=4"]
-    with chdir(tmp_path):
-        for count, name in ((1, "one"), (2, "two")):
-            ended = train("lightning", count, *words, f"hydra.run.dir={name}")
-            assert ended.code == 0, ended.err
-        assert_same_training("one", "two")
-
-
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory, tiny: list[str]) -> Path:
-    """The outputs of two runs in two processes: `whole`, and `killed` halfway."""
+def test_a_killed_run_is_usable_and_continues_bit_by_bit(tiny, script):
+    """In another number of processes, too, but with other draws of dropout."""
     words = [
         *("trainer.max_steps=20", "trainer.val_every_steps=3", "optimizer=adamw"),
         "callbacks.saving.keep_steps=[3]",
         "trainer.log_every_steps=20",  # the logged mean includes steps before the kill
         "model.dropout=0.1",
     ]
-    folder = tmp_path_factory.mktemp("two")
-    with chdir(folder):
-        whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=outputs/whole")
-        assert whole.code == 0, whole.err
-        words += ["callbacks.saving.every_minutes=0", "hydra.run.dir=outputs/killed"]
-        killed = start([*command("lightning", 2), *tiny, *words])
-        children = wait_for_steps(killed, 3)
-        killed.kill()
-        assert end(killed).code == -signal.SIGKILL
-        wait_for_end(children)
-        assert not Path("outputs/killed/summary.json").exists()
-    return folder / "outputs"
+    whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=whole")
+    assert whole.code == 0, whole.err
+    words += ["callbacks.saving.every_minutes=0", "hydra.run.dir=run"]
+    killed = start([*command("lightning", 2), *tiny, *words])
+    children = wait_for_steps(killed, 3)
+    killed.kill()
+    assert end(killed).code == -signal.SIGKILL
+    wait_for_end(children)
+    assert not Path("run/summary.json").exists()
+    shutil.copytree("run", "alone")
 
-
-def test_a_killed_run_is_usable_and_continues_bit_by_bit(outputs: Path, script: Script) -> None:
-    shutil.copytree(outputs / "killed", "outputs/run")
     for name in ("last", "best", "step_000003"):
-        assert script("sample", f"checkpoint=outputs/run/checkpoints/{name}.safetensors").code == 0
-    training = read(Path("outputs/run/checkpoints/last.safetensors")).data["training"]
+        assert script("sample", f"checkpoint=run/checkpoints/{name}.safetensors").code == 0
+    training = read(Path("run/checkpoints/last.safetensors")).data["training"]
     assert len({*training["language_model"]["running_loss"]}) == 2  # of both processes
-    said = train("torchrun", 2, "resume=outputs/run")
+    said = train("torchrun", 2, "resume=run")
     assert said.code == 0, said.err
-    assert_same_weights(outputs / "whole", "outputs/run")
-    whole, run = (events(each).Scalars("train/loss") for each in (outputs / "whole", "outputs/run"))
-    logged = [[(event.step, event.value) for event in each] for each in (whole, run)]
+    assert_same_weights("whole", "run")
+    logged = [
+        [(event.step, event.value) for event in events(each).Scalars("train/loss")]
+        for each in ("whole", "run")
+    ]
     assert logged[0] == logged[1]
     assert [step for step, _ in logged[0]] == [1, 20]
 
-
-def test_a_killed_run_continues_in_another_number_of_processes(
-    outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(outputs / "killed", "outputs/run")
-    said = train("lightning", 1, "resume=outputs/run")
+    said = train("lightning", 1, "resume=alone")
     assert said.code == 0, said.err
     assert "processes   2 before, 1 now" in said.out
-    expected = summary(outputs / "whole")["val_loss"]  # one process draws other dropout
-    assert summary("outputs/run")["val_loss"] == pytest.approx(expected, rel=0.05)
+    assert summary("alone")["val_loss"] == pytest.approx(summary("whole")["val_loss"], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +140,7 @@ def test_a_killed_run_continues_in_another_number_of_processes(
         ("torchrun", "all", signal.SIGINT, 1),
     ],
 )
-def test_a_signal_to_any_process_saves_and_ends_all(
-    way: str, receiver: str, number: signal.Signals, code: int, tiny: list[str], script: Script
-) -> None:
+def test_a_signal_to_any_process_saves_and_ends_all(way, receiver, number, code, tiny, script):
     running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.val_every_steps=100000"])
     children = wait_for_steps(running, 1)
     time.sleep(0.5)  # between two validations
@@ -186,9 +159,7 @@ def test_a_signal_to_any_process_saves_and_ends_all(
 
 @pytest.mark.parametrize("receiver", ["first", "other"])
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
-def test_a_second_signal_to_any_process_ends_all(
-    way: str, receiver: str, tiny: list[str], script: Script
-) -> None:
+def test_a_second_signal_to_any_process_ends_all(way, receiver, tiny, script):
     running = start([*command(way, 2), *tiny, *ENDLESS, "trainer.accumulate=1500"])
     children = wait_for_steps(running, 1)
     first, *_, other = [psutil.Process(running.pid), *children]
@@ -201,7 +172,7 @@ def test_a_second_signal_to_any_process_ends_all(
 
 
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
-def test_a_crash_of_one_process_ends_all(way: str, tiny: list[str], script: Script) -> None:
+def test_a_crash_of_one_process_ends_all(way, tiny, script):
     running = start([*command(way, 2), *tiny, *ENDLESS])
     children = wait_for_steps(running, 8)
     children[-1].kill()
@@ -214,7 +185,7 @@ def test_a_crash_of_one_process_ends_all(way: str, tiny: list[str], script: Scri
 
 
 @pytest.mark.parametrize("way", ["lightning", "torchrun"])
-def test_an_error_is_printed_once(way: str, tiny: list[str], script: Script) -> None:
+def test_an_error_is_printed_once(way, tiny, script):
     ended = train(way, 2, *tiny, "trainer.batch_size=9")
     assert ended.code == 1, ended.err
     [line] = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
@@ -222,13 +193,8 @@ def test_an_error_is_printed_once(way: str, tiny: list[str], script: Script) -> 
     assert not list(Path().glob("outputs/*"))
 
 
-TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "1",
-    "RANK": "0",
-    "WORLD_SIZE": "2",
-    "LOCAL_RANK": "0",
-    "LOCAL_WORLD_SIZE": "2",
-}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "LOCAL_RANK": "0"}
+TORCHRUN |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 SRUN = slurm(2)[0]
 
 
@@ -247,18 +213,11 @@ SRUN = slurm(2)[0]
         ([], SRUN | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 must be below"),
     ],
 )
-def test_impossible_processes_are_refused(
-    words: list[str],
-    environment: dict[str, str],
-    expected: str,
-    script: Script,
-    speeches: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_impossible_processes_are_refused(words, environment, expected, script, tiny, monkeypatch):
     monkeypatch.setattr("headscope.cli.error_messages.REPORT_SECONDS", 0)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    said = script("train", *TINY, f"data.path={speeches}", *words, "trainer.accelerator=cpu")
+    said = script("train", *tiny, *words, "trainer.accelerator=cpu")
     assert said.code == 1
     assert expected in said.err
     if environment:
@@ -266,17 +225,7 @@ def test_impossible_processes_are_refused(
         assert not list(Path().iterdir())
 
 
-def test_variables_of_an_earlier_first_process_change_nothing(
-    tiny: list[str], script: Script
-) -> None:
-    stale = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "7", "GROUP_RANK": "0"}
-    words = [*command("lightning", 2), *tiny, *STEPS, "hydra.run.dir=outputs/run"]
-    ended = end(start(words, **stale))
-    assert ended.code == 0, ended.err
-    assert summary("outputs/run")["devices"] == 2
-
-
-def test_a_run_that_waits_for_another_machine_says_so(tiny: list[str], script: Script) -> None:
+def test_a_run_that_waits_for_another_machine_says_so(tiny, script):
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": SRUN["MASTER_PORT"]}
     both = TORCHRUN | address | {"LOCAL_WORLD_SIZE": "1"}
     words = [sys.executable, SCRIPT, *tiny, *STEPS, "hydra.run.dir=outputs/run"]

@@ -9,9 +9,11 @@ from checkpoint_files import opened, save
 from composing import training_config
 from refusals import refused
 from rich.console import Console
-from running import SMALL, Script
+from running import SMALL
 
+import headscope
 from headscope.training.build import build
+from headscope.training.module import LanguageModel
 from headscope.training.resume import newest_checkpoint
 from headscope.training.run import fit
 
@@ -55,10 +57,20 @@ def changed(stored: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
     return copied
 
 
-def test_a_training_state_that_does_not_fit_is_refused(script: Script, speeches: Path) -> None:
+def test_a_training_state_that_does_not_fit_is_refused_and_each_step_starts_without_gradients(
+    speeches, monkeypatch
+):
     words = [*SMALL, f"data.path={speeches}", "trainer.val_batch_size=256", "callbacks=plain"]
-    said = script("train", *words, "trainer.max_steps=2", "hydra.run.dir=outputs/r")
-    assert said.code == 0, said.err
+    words += ["trainer.accumulate=2"]
+    backward, had_gradients = LanguageModel.manual_backward, []
+
+    def recorded(module, loss):
+        had_gradients.append({each.grad is not None for each in module.model.parameters()})
+        backward(module, loss)
+
+    monkeypatch.setattr(LanguageModel, "manual_backward", recorded)
+    headscope.train([*words, "trainer.max_steps=2", "hydra.run.dir=outputs/r"])
+    assert had_gradients == [{False}, {True}] * 2
     Path("outputs/r/checkpoints/best.safetensors").unlink()
     last = Path("outputs/r/checkpoints/last.safetensors")
     stored = opened(last)
@@ -74,6 +86,4 @@ def test_a_training_state_that_does_not_fit_is_refused(script: Script, speeches:
     # Entries of Lightning's own checkpoint mean nothing.
     entries = {"state_dict": {}, "optimizer_states": [{}], "global_step": 9}
     save(stored | {"training": stored["training"] | entries}, last)
-    said = script("train", "resume=outputs/r", "trainer.max_steps=4")
-    assert said.code == 0, said.err
-    assert "at step 2 of 4" in said.out
+    assert headscope.train(["resume=outputs/r", "trainer.max_steps=4"]).summary["steps"] == 4

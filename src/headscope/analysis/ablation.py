@@ -10,7 +10,7 @@ A_h^T dL/dA_h is the derivative of the loss with respect to a factor that multip
 sign, it is the first-order Taylor estimate of the change of the loss when A_h becomes zero.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from headscope.analysis.head_outputs import (
     MAX_BATCH,
     Head,
-    changed_outputs,
+    Track,
     head_outputs,
     largest_batch,
     measure_replacements,
@@ -28,12 +28,10 @@ from headscope.analysis.head_outputs import (
 )
 from headscope.analysis.repeats import RepeatProbe
 from headscope.nn import GPT
-from headscope.nn.capture import capture, evaluating
+from headscope.nn.capture import capture, changed_outputs, evaluating
 from headscope.nn.loss import IGNORED, next_token_loss
 
 Replacement = Literal["zero", "mean"]
-Track = Callable[[Iterable[Tensor]], Iterable[Tensor]]
-"""Wraps the iterable of batches, for example to show progress."""
 
 TEXTS = 16
 """Number of repeated random texts. It is smaller than in a report, because these texts are measured
@@ -89,7 +87,7 @@ def ablate_heads(
     - `standard_error` (L, H): the standard error of `nats_per_token` over the N texts. For a single
       text, the standard error is NaN.
 
-    A batch contains at most `max_batch` texts: a copy of each text per head that is removed.
+    A batch contains at most `max_batch` texts. For every head that is removed, each text is copied.
     """
     texts, counted = max(1, max_batch // model.attentions[0].heads), counted_per_text(targets)
     with evaluating(model):
@@ -162,12 +160,12 @@ def gradient_importance(
     with evaluating(model), torch.enable_grad():
         means = mean_outputs(model, inputs, limit) if replace_by == "mean" else None
         for batch in track(torch.arange(len(inputs)).split(limit)):
-            found = capture(model, inputs[batch].to(model.device), gradients=True)
+            captured = capture(model, inputs[batch].to(model.device), gradients=True)
             of_batch = targets[batch].to(model.device)
-            losses = text_losses(model, found.residual[-1], of_batch, per_text)
+            losses = text_losses(model, captured.residual[-1], of_batch, per_text)
             # Each text affects only its own loss.
-            gradients = torch.autograd.grad(losses.sum(), found.outputs)  # (N, T, H, D) each
-            pairs = zip(found.outputs, gradients, strict=True)
+            gradients = torch.autograd.grad(losses.sum(), captured.outputs)  # (N, T, H, D) each
+            pairs = zip(captured.outputs, gradients, strict=True)
             for_zero = torch.stack([(a.detach() * g).sum(dim=-1) for a, g in pairs])  # (L, N, T, H)
             loss += float(losses.detach().sum())
             importance = importance + for_zero.abs().sum(dim=(1, 2)).cpu()
@@ -233,5 +231,5 @@ def mean_outputs(model: GPT, inputs: Tensor, max_batch: int) -> list[Tensor]:
     sums = [torch.zeros((), device=model.device) for _ in model.attentions]
     for batch in inputs.split(max_batch):
         outputs = head_outputs(model, batch.to(model.device))
-        sums = [total + each.sum(dim=(0, 1)) for total, each in zip(sums, outputs, strict=True)]
+        sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
     return [total / inputs.numel() for total in sums]

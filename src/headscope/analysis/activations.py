@@ -30,24 +30,25 @@ ROWS = 256
 MAX_PRODUCTS = 2**39
 """For all heads on all tokens, at most this many multiplications: about 10 seconds on two cores."""
 MORE = 4
-"""Number of additional candidates that are found in bfloat16, before their exact order is known."""
+"""Number of candidates beyond the listed tokens that are searched in bfloat16. Their exact logits,
+computed afterwards, decide which are listed."""
 
 
 def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]":
-    """A part of `Activations`, which gradients reach if they were asked for."""
+    """A tensor of `Activations`, which is computed once. It has a graph if `gradients` is true."""
 
-    def part(activations: "Activations") -> Tensor:
+    def tensor(activations: "Activations") -> Tensor:
         with torch.set_grad_enabled(activations.gradients):
             return compute(activations)
 
-    part.__doc__ = compute.__doc__
-    return cached_property(part)
+    tensor.__doc__ = compute.__doc__
+    return cached_property(tensor)
 
 
 class Activations:
     """What one forward pass of a model computes on a text of T tokens. For several texts of T
-    tokens, every tensor has a first axis B. The tensors are on the device of the model. A part is
-    computed when it is first asked for.
+    tokens, every tensor has a first axis B. The tensors are on the device of the model, and are
+    computed when they are first used.
 
     - `tokens` (T,): the token ids; `labels`: a readable text for each of them.
     - `logits` (T, V) and `losses` (T - 1,): the loss of each token after the first one, in nats.
@@ -55,10 +56,10 @@ class Activations:
       causal mask and the softmax, scaled, and with the bias of the position encoding.
     - `residual` (L + 1, T, C): the input of each block, and the output of the last block.
     - `heads` (L, H, T, C): what each head adds to the residual stream.
-    - `feed_forward` (L, T, C): what each feed-forward network adds, zero if there is none.
-    - `rest` (L, T, C): the biases of the output projections, zero if there are none.
+    - `feed_forward` (L, T, C): what each feed-forward network adds. Zero if there is no network.
+    - `rest` (L, T, C): the biases of the output projections. Zero if they have no bias.
 
-    With `gradients`, every tensor is part of PyTorch's graph, and gradients reach the weights.
+    With `gradients`, PyTorch records the graph of every tensor, and gradients reach the weights.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Activations:
         batch = self.tokens if self.tokens.dim() == 2 else self.tokens[None]
         self.gradients = gradients
         self.known_losses = torch.empty(*self.tokens.shape[:-1], 0, device=model.device)
-        """The first of `losses`, if an earlier reading of the same beginning has them."""
+        """The first of `losses`, if a reading of a text with the same beginning computed them."""
         self.forward_pass: ForwardPass = capture(model, batch, gradients=gradients)
 
     def __repr__(self) -> str:
@@ -93,7 +94,8 @@ class Activations:
     @property
     def nbytes(self) -> int:
         """The memory of the forward pass, in bytes."""
-        return sum(each.nbytes for layers in vars(self.forward_pass).values() for each in layers)
+        lists = vars(self.forward_pass).values()
+        return sum(tensor.nbytes for layers in lists for tensor in layers)
 
     def _stacked(self, layers: Sequence[Tensor]) -> Tensor:
         """The tensors (B, ...) of all layers as one (B, L, ...), without B for a single text."""
@@ -168,8 +170,8 @@ class Activations:
         return torch.cat([known, losses.view_as(targets[..., after:])], dim=-1)
 
     def loss(self, length: int | None = None) -> float | None:
-        """The mean of the `losses` that the run counts, of the first `length` tokens. None if it
-        counts none."""
+        """The mean of the `losses` of the first `length` tokens, without those that the run does
+        not count. None if it counts none of them."""
         tokens = self.tokens[..., :length]
         before, after = tokens[..., :-1], tokens[..., 1:]
         counted = counted_targets(before, after, self.answers, begun=self.begun) != IGNORED
@@ -191,8 +193,8 @@ class Activations:
         return self.attention[..., :length, :length].detach().float().cpu().numpy()
 
     def targets(self, length: int | None = None) -> dict[int, int]:
-        """For each of the first `length` positions the token that follows, and for the last of
-        them the most likely token."""
+        """For each of the first `length` positions, the token that follows. For the last one, the
+        most likely token."""
         length = length or len(self.tokens)
         following = [*self.tokens[1:length].tolist(), self._most_likely(length - 1)]
         return dict(enumerate(following))
@@ -221,10 +223,10 @@ def predict(
     count: int = LISTED,
     layers: Sequence[int] | None = None,
 ) -> Predictions:
-    """What the model predicts at the positions `targets`, with `count` tokens at each place, and
-    what each head adds to the logit of the target at this position. The tokens that heads raise
-    most are found in these `layers`, by default in all, or in none if this takes more than
-    MAX_PRODUCTS multiplications. Raises UserError if a logit is not finite."""
+    """What the model predicts at each position in `targets`, and what each head adds to the logit
+    of the target at this position. Lists of tokens have `count` entries. The tokens that heads
+    raise most are computed for the heads of `layers`. By default, these are all layers, or none if
+    that needs more than MAX_PRODUCTS multiplications. Raises UserError if a logit is not finite."""
     model, positions = reading.model, torch.tensor([*targets], device=reading.model.device)
     wanted = torch.tensor([*targets.values()], device=model.device)
     following = torch.cat([reading.tokens[1:], reading.tokens.new_full((1,), -1)])[positions]
@@ -248,10 +250,11 @@ def predict(
 
     normal = upcast_to_float32(model.norm(residual))
     tokens, probabilities, of_target = (
-        each.unflatten(0, residual.shape[:2]) for each in in_chunks(normal, weight, wanted, likely)
+        result.unflatten(0, residual.shape[:2])
+        for result in in_chunks(normal, weight, wanted, likely)
     )
-    parts = upcast_to_float32(norm_scale(model.norm, residual[-1]) * reading.heads_at(positions))
-    pushed = upcast_to_float32(fold_into(model.norm, parts))  # (L, H, N, C)
+    written = upcast_to_float32(norm_scale(model.norm, residual[-1]) * reading.heads_at(positions))
+    pushed = upcast_to_float32(fold_into(model.norm, written))  # (L, H, N, C)
     mean = pushed @ weight.mean(dim=0)
     target_pushes = torch.einsum("lhnc,nc->lhn", pushed, weight[wanted]) - mean
     if layers is None:
@@ -261,8 +264,8 @@ def predict(
     rounded = weight.bfloat16() if many and multiplies_bf16_fast(model.device) else weight
     for layer in layers:
         shape = pushed.shape[1:3]
-        found = in_chunks(pushed[layer], rounded, wanted, raised)
-        listed, values = (each.unflatten(0, shape) for each in found)
+        results = in_chunks(pushed[layer], rounded, wanted, raised)
+        listed, values = (result.unflatten(0, shape) for result in results)
         most[layer] = listed.cpu().numpy(), (values - mean[layer, ..., None]).cpu().numpy()
     return Predictions(
         positions=[*targets],
@@ -282,14 +285,14 @@ def in_chunks(
     targets: Tensor,
     take: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]],
 ) -> list[Tensor]:
-    """Calls `take` with the logits x W^T of a few rows of x (..., N, C) at a time, with these rows,
-    and with the target of each row. Returns the concatenated results. The logits have the dtype of
-    the matrix. Their memory is used again for the next rows, because new memory would take as long
-    as the product."""
+    """Calls `take(logits, rows, targets)` for a few rows of x (..., N, C) at a time, where the
+    logits are x W^T for the `matrix` W, in its dtype. Returns the concatenated results. The memory
+    of the logits is used again for the next rows, because allocating it would take as long as the
+    product."""
     rows, expanded = x.flatten(0, -2), targets.expand(x.shape[:-1]).flatten()
     memory = matrix.new_empty(min(ROWS, len(rows)), len(matrix))
     taken = [
         take(torch.mm(chunk.to(matrix), matrix.mT, out=memory[: len(chunk)]), chunk, of_chunk)
         for chunk, of_chunk in zip(rows.split(ROWS), expanded.split(ROWS), strict=True)
     ]
-    return [torch.cat(parts) for parts in zip(*taken, strict=True)]
+    return [torch.cat(results) for results in zip(*taken, strict=True)]

@@ -61,19 +61,19 @@ def head_matrices(block: Block) -> HeadMatrices:
             "keys and values in its own way, so there are no matrices to compare"
         )
     query, key, value = (
-        one_per_query_head(fold_norm(block.attention_norm, each)[None], layer.heads)[0]
-        for each in layer.projections()
+        one_per_query_head(fold_norm(block.attention_norm, matrix)[None], layer.heads)[0]
+        for matrix in layer.projections()
     )
     if layer.qk_norm:
-        query, key = (fold_qk_norm(layer, name, each) for name, each in (("q", query), ("k", key)))
+        query, key = fold_qk_norm(layer, "q", query), fold_qk_norm(layer, "k", key)
     bilinear = not isinstance(layer, AdditiveAttention)
     return HeadMatrices(query, key, value, output_matrices(layer), bilinear)
 
 
 def fold_qk_norm(layer: nn.Module, name: str, matrix: Tensor) -> Tensor:
     """The matrix (H, D, C) with the gains of the norms of queries ("q") or keys ("k")."""
-    parts = getattr(layer, "stack", [layer])  # separate heads have separate norms
-    gains = torch.stack([part.get_parameter(f"{name}_norm.weight") for part in parts])
+    owners = getattr(layer, "stack", [layer])  # separate heads have separate norms
+    gains = torch.stack([owner.get_parameter(f"{name}_norm.weight") for owner in owners])
     return matrix * gains[..., None]
 
 
@@ -89,8 +89,8 @@ def copying_scores(model: GPT, layers: Sequence[HeadMatrices] = ()) -> Tensor:
     """
     through_vocabulary = fold_norm(model.norm, model.embedding.weight.T @ model.head.weight)
     scores = []
-    for found in layers or map(head_matrices, model.blocks):
-        small = found.value @ through_vocabulary @ found.output  # (H, D, D)
+    for matrices in layers or map(head_matrices, model.blocks):
+        small = matrices.value @ through_vocabulary @ matrices.output  # (H, D, D)
         values = torch.linalg.eigvals(small.float().nan_to_num())  # it refuses NaN
         score = values.real.sum(-1) / values.abs().sum(-1).clamp(min=1e-30)
         scores.append(score.where(small.isfinite().all(-1).all(-1), torch.nan))
@@ -99,9 +99,10 @@ def copying_scores(model: GPT, layers: Sequence[HeadMatrices] = ()) -> Tensor:
 
 @torch.no_grad()
 def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, Tensor]:
-    """Q-, K- and V-composition of every pair of heads (Elhage 2021, "composition"), from 0 to 1:
-    `found["k"][l2, h2, l1, h1]` tells how strongly the keys of head h2 in layer l2 read what head
-    h1 in the earlier layer l1 writes. It is zero unless l1 is below l2.
+    """Q-, K- and V-composition of every pair of heads (Elhage 2021, "composition"), from 0 to 1.
+    In the dictionary that is returned, the value ["k"][l2, h2, l1, h1] is high if the keys of head
+    h2 in layer l2 read what head h1 in the earlier layer l1 writes. It is zero unless l1 is below
+    l2.
 
     The value is |A B| / (|A| |B|) with Frobenius norms. B = W_O W_V is the matrix of the earlier
     head. A is W_K^T W_Q for queries, W_Q^T W_K for keys and W_O W_V for values. In additive
@@ -109,7 +110,7 @@ def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, T
     """
     layers = layers or [head_matrices(block) for block in model.blocks]
     shape = (len(layers), layers[0].query.size(0)) * 2
-    found = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
+    strengths = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
     for late, later in enumerate(layers[1:], start=1):
         values, outputs = (
             torch.cat([getattr(layer, name) for layer in layers[:late]])
@@ -122,8 +123,8 @@ def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, T
         ways["v"] = (later.output.mT, later.value)
         for kind, (outer, inner) in ways.items():
             ratios = norm_ratio(outer, inner, values, outputs)  # (H, l1 H)
-            found[kind][late, :, :late] = ratios.unflatten(1, (late, -1))
-    return found
+            strengths[kind][late, :, :late] = ratios.unflatten(1, (late, -1))
+    return strengths
 
 
 def norm_ratio(outer: Tensor, inner: Tensor, values: Tensor, outputs: Tensor) -> Tensor:
@@ -136,8 +137,8 @@ def norm_ratio(outer: Tensor, inner: Tensor, values: Tensor, outputs: Tensor) ->
     # Few large products are faster than many small ones.
     middle = inner.flatten(0, 1) @ outputs.transpose(0, 1).flatten(1)  # (H D, N D)
     left = outside @ middle.unflatten(0, (heads, -1))  # (H, D, N D)
-    of_earlier = (each.unflatten(-1, (number, -1)).movedim(-2, 0) for each in (left, middle))
-    left, middle = (each.reshape(number, -1, each.size(-1)) for each in of_earlier)  # (N, H D, D)
+    of_earlier = (x.unflatten(-1, (number, -1)).movedim(-2, 0) for x in (left, middle))
+    left, middle = (x.reshape(number, -1, x.size(-1)) for x in of_earlier)  # (N, H D, D)
     product = (left @ before * middle).sum(-1).view(number, heads, -1).sum(-1).mT
     first = (outside @ (inner @ inner.mT)).diagonal(dim1=-2, dim2=-1).sum(-1)
     second = (before @ (outputs.mT @ outputs)).diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -159,6 +160,6 @@ def weight_metrics(model: GPT) -> dict[str, Tensor]:
     if not has_matrices(model):
         return {}
     layers = [head_matrices(block) for block in model.blocks]
-    every = compositions(model, layers).values()
-    strongest = torch.stack([each.flatten(2).amax(-1) for each in every]).amax(0)
+    kinds = compositions(model, layers).values()
+    strongest = torch.stack([strengths.flatten(2).amax(-1) for strengths in kinds]).amax(0)
     return {"copying": copying_scores(model, layers), "composition": strongest}

@@ -1,11 +1,11 @@
-"""What the residual stream, and each part of it, says about the next token.
+"""What the residual stream, and each of its terms, says about the next token.
 
 Shapes: B batch, L layers, H heads, T tokens, C embed_dim, V vocab_size.
 
 The logit lens (nostalgebraist 2020) applies the final norm and the output head to the residual
-stream after every layer. Direct logit attribution (Elhage 2021) divides a logit among the parts of
-the stream. For this, the scale of the final norm is kept fixed, which makes the logits a linear
-function of the stream.
+stream after every layer. Direct logit attribution (Elhage 2021) divides a logit among the terms
+whose sum is the stream. For this, the scale of the final norm is kept fixed, which makes the logits
+a linear function of the stream.
 """
 
 from collections.abc import Sequence
@@ -57,10 +57,10 @@ def fold_into(norm: nn.Module, x: Tensor) -> Tensor:
 
 
 def push_directions(model: GPT, tokens: Tensor) -> Tensor:
-    """The vectors (..., C) whose product with a part of the residual stream is the *push* of this
-    part on each of `tokens` (...). The push is how much a part changes a logit, minus its mean
-    change of all logits, because a number that is added to all logits changes no probability. It
-    must still be multiplied by `norm_scale`."""
+    """The vectors (..., C) whose product with a term of the residual stream, times `norm_scale`, is
+    the *push* of this term on each of `tokens` (...). The push is how much a term changes a logit,
+    minus its mean change of all logits, because a number that is added to all logits changes no
+    probability."""
     weight = model.head.weight
     return fold_norm(model.norm, weight[tokens] - weight.mean(dim=0))
 

@@ -7,19 +7,21 @@ token.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscope.errors import UserError
 from headscope.nn import GPT, MultiHeadAttention
-from headscope.nn.capture import kept_outputs
+from headscope.nn.capture import changed_outputs, kept_outputs
 
 Head = tuple[int, int]
 """Layer and head."""
+Track = Callable[[Iterable[Any]], Iterable[Any]]
+"""Wraps the iterable of batches, or of other things, for example to show progress."""
 MAX_BATCH = 64
 MAX_LOGITS = 2**27
 """Maximum number of logits of a batch. In float32, they take 512 MiB."""
@@ -47,31 +49,9 @@ def largest_batch(model: GPT, length: int) -> int:
     return max(1, min(MAX_BATCH, MAX_LOGITS // (length * model.vocab_size)))
 
 
-@contextmanager
-def changed_outputs(
-    attention: MultiHeadAttention, change: Callable[[Tensor], Tensor]
-) -> Iterator[None]:
-    """Inside this `with` block, `change` maps the outputs of the heads (N, T, H, D) to the outputs
-    that `out_proj` gets. `change` must return a new tensor, and not change its argument."""
-
-    def hook(module: nn.Module, arguments: tuple[Tensor]) -> Tensor:
-        outputs = arguments[0].unflatten(-1, (attention.heads, -1))  # (N, T, H, D)
-        return change(outputs).flatten(-2)
-
-    handle = attention.out_proj.register_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def replaced_heads(
-    attention: MultiHeadAttention,
-    heads: Tensor,
-    new: Tensor,
-    positions: slice = slice(None),
-) -> Iterator[None]:
+    attention: MultiHeadAttention, heads: Tensor, new: Tensor, positions: slice = slice(None)
+) -> AbstractContextManager[None]:
     """Inside this `with` block, the output of one head per text is replaced by `new`, at the given
     positions. In text n, this is head `heads[n]`; `heads` has shape (N,), or (1,) for the same head
     in all texts. `new` has shape (N, T, D), or a shape that can be broadcast to it."""
@@ -83,8 +63,7 @@ def replaced_heads(
         outputs[every, positions, heads] = expanded[:, positions]
         return outputs
 
-    with changed_outputs(attention, replace):
-        yield
+    return changed_outputs(attention, replace)
 
 
 def head_outputs(model: GPT, tokens: Tensor) -> list[Tensor]:

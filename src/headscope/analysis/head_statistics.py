@@ -4,7 +4,7 @@ Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,10 @@ from torch import Tensor
 from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity
+from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import METRICS, best_offset, colour_scales, offset_sums, uniform
-from headscope.analysis.repeats import (
-    TEXTS,
-    RepeatProbe,
-    can_measure_repeats,
-)
+from headscope.analysis.repeats import TEXTS, RepeatProbe, can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.capture import capture
@@ -31,8 +28,8 @@ MAX_WEIGHTS_PER_HEAD = 2**22
 batch."""
 OFFSETS = "offset_sums"
 MIN_QUERIES = 8
-"""A metric that depends on the tokens gives names only if this many queries see such a token. With
-fewer, a head would get the name by chance."""
+"""A metric that depends on the tokens, such as `punctuation`, gives names only if at least this
+many queries see such a token. With fewer, a head would get the name by chance."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,8 @@ class HeadStatistics:
     - `metrics`: the metrics by name, each a tensor (L, H).
     - `uniform`: the value of each metric of attention weights for uniform attention.
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
-    - `similarity` (L H, L H): the cosine similarity of each pair of heads. empty if the others
-      were stored without it.
+    - `similarity` (L H, L H): the cosine similarity of each pair of heads. Empty if the statistics
+      come from a file, which does not contain it.
     - `windows`, `tokens`: the number N and the length T of the windows, and `source` where they
       come from.
     - `unjudged`: metrics that give no name, because too few queries see such a token.
@@ -77,10 +74,10 @@ class HeadStatistics:
             "scores": json_numbers([head_type.score for head_type in self.types]),
             "ratios": json_numbers([head_type.ratio for head_type in self.types]),
             "metrics": {
-                name: json_numbers(each.flatten().tolist()) for name, each in metrics.items()
+                name: json_numbers(values.flatten().tolist()) for name, values in metrics.items()
             },
-            "uniform": {name: json_numbers([each])[0] for name, each in self.uniform.items()},
-            "ends": {name: json_numbers(each) for name, each in ends.items()},
+            "uniform": {name: json_numbers([value])[0] for name, value in self.uniform.items()},
+            "ends": {name: json_numbers(limits) for name, limits in ends.items()},
         }
 
 
@@ -93,7 +90,7 @@ def measure_heads(
     thresholds: Thresholds | None = None,
     repeats: RepeatProbe | None = None,
     uniform_metrics: dict[str, float] | None = None,
-    track: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter,
+    track: Track = iter,
 ) -> HeadStatistics:
     """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
 
@@ -101,8 +98,7 @@ def measure_heads(
     default over TEXTS texts. They are omitted if `can_measure_repeats` is false. The metric
     `punctuation` is measured only if `kinds` is given, and `frequent` only if `kinds.frequent` is
     given. `uniform_metrics` are the values for uniform attention, if an earlier measurement on the
-    same texts has them. `track` wraps the iterable of batches of windows, for example to show
-    progress.
+    same texts has them.
     """
     length = windows.size(1)
     ones = torch.ones(length, length, device=model.device)
@@ -112,9 +108,9 @@ def measure_heads(
     similarity, effects = torch.zeros(()), torch.zeros(())
     batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)
     for batch in track(windows.to(model.device).split(batch_size)):
-        found = capture(model, batch)
-        weights = found.attention  # (L, N, H, T, T)
-        pushes = direct_effects(model, batch, found.residual[-1], found.outputs)
+        captured = capture(model, batch)
+        weights = captured.attention  # (L, N, H, T, T)
+        pushes = direct_effects(model, batch, captured.residual[-1], captured.outputs)
         effects = effects + len(batch) * pushes.cpu()
         visible = visible_in(model, batch)
         targets = targets_in(batch, kinds)
@@ -134,10 +130,10 @@ def measure_heads(
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
 
     def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = {
+        averages = {
             name: total / max(1, counts.get(name, len(windows))) for name, total in totals.items()
         }
-        return found | best_offset(found.pop(OFFSETS), length)
+        return averages | best_offset(averages.pop(OFFSETS), length)
 
     metrics = means(sums)
     if uniform_metrics is None:
@@ -174,9 +170,10 @@ def names_of(
 
 
 def untrained_unevenness(layer: MultiHeadAttention) -> float:
-    """The `unevenness` of untrained heads, at most. It is 0 unless queries and keys are normalized:
-    then the scores of random directions have the standard deviation s = scale sqrt(D), also before
-    training. For normally distributed scores and many keys, unevenness is erf(s / sqrt(8))."""
+    """An upper limit for the `unevenness` of untrained heads. It is 0 unless queries and keys are
+    normalized. Then the scores of random directions have the standard deviation s = scale sqrt(D)
+    before training too. For normally distributed scores and many keys, unevenness is
+    erf(s / sqrt(8))."""
     deviation = layer.scale * math.sqrt(layer.head_dim) if layer.qk_norm else 0.0
     return 1.05 * math.erf(deviation / math.sqrt(8))
 

@@ -6,7 +6,7 @@ value of the metric for uniform attention. The excess is about 0 in an untrained
 
 The names are based on Voita 2019 (positional heads, rare tokens), Clark 2019 (punctuation), Xiao
 2023 (first token, other sinks), Olsson 2022 (induction), Wang 2022 (duplicate token) and Vig 2019
-(distance). The thresholds are our own choice.
+(distance). The thresholds are our own.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ NARROW = {
     "single_key": "single-key",
     "fixed_offset": "fixed-offset",
 }
-"""For each metric, the name of a head that attends to few keys. If several names
-fit, the head gets the name with the largest ratio of excess to threshold."""
+"""Names of heads that attend to few keys, by metric. If several names apply, the head gets the name
+with the largest ratio of excess to threshold."""
 
 SOME_QUERIES = {"induction", "same_token", "punctuation"}
-"""The metrics that are averaged over a few queries only, or over other texts. Attention can be
-nearly uniform on a text, although one of them is high."""
+"""Metrics that are averaged over only a few queries, or over other texts. One of them can be high
+although the attention on the text as a whole is nearly uniform."""
 
 BROAD = {
     "local": "local",
@@ -39,12 +39,13 @@ BROAD = {
     "rare": "rare-token",
     "short_range": "short-range",
 }
-"""Names of heads that attend mostly to one part of the text, by metric. If several names fit, the
-head gets the first of them."""
+"""Names of heads that attend mostly to some kind of key, such as frequent tokens, by metric. If
+several names apply, the head gets the first of them."""
 
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
 NEAR = 0.1
-"""A name is uncertain if a value that decides it is this close to its threshold, as a share."""
+"""A name is uncertain if a value that decides it differs from its threshold by less than this share
+of the threshold."""
 
 
 Threshold = Annotated[float, 0.001, 1]
@@ -56,10 +57,10 @@ class Thresholds:
 
     Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
     only if its metric `global` is at least `spread`. A head whose metric `unevenness` is below
-    `even` gets no name from the text as a whole.
+    `even` attends nearly uniformly: only a metric in SOME_QUERIES can give it a name.
 
-    The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent
-    (or the rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.
+    The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent (or the
+    rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.
     """
 
     self: Threshold = 0.4
@@ -80,14 +81,14 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class HeadType:
-    """The name of a head, and how clearly the name fits.
+    """The name of a head, and how clearly it applies.
 
     - `score`: the metric that decides the name. For rare-token, this is 1 - `frequent`. For
       short-range, it is the share by which the mean distance is shorter than for uniform attention.
       For mixed heads and heads without a name, it is `unevenness`.
-    - `ratio`: the excess of this metric divided by its threshold, at least 1 if a name fits. It is
-      0 for the names global and mixed, which a head gets if no other name fits, and for heads
-      without a name.
+    - `ratio`: the excess of this metric divided by its threshold, at least 1. It is 0 for heads
+      without a name, and for the names global and mixed, which a head gets if no other name
+      applies.
     - `offset`: for a fixed-offset head, how many tokens it looks back. Otherwise 0.
     - `uncertain`: whether another text might give another name, because a value that decides the
       name is near its threshold.
@@ -112,18 +113,18 @@ def head_types(
     thresholds: Thresholds | None = None,
     untrained: Tensor | float = 0.0,
 ) -> list[HeadType]:
-    """The name of each head with its score, layer by layer. `untrained`, a number or (L, H), is the
-    `unevenness` of untrained heads: a head that is not more uneven is neither global nor mixed.
+    """The names of all heads, layer by layer.
 
     `metrics` contains the metrics of `head_metrics`. It may also contain the metrics of
     `RepeatProbe` and the metrics that `targets_in` lists. `uniform` contains the value of each
-    metric for uniform attention. A head gets the first name that fits:
+    metric for uniform attention. `untrained`, a number or (L, H), is the `unevenness` of untrained
+    heads. A metric in NARROW or BROAD gives its name if its excess is at least its threshold. A
+    head gets the first of these names:
 
-    1. A name in NARROW. If several names fit, the head gets the name with the largest ratio of
-       excess to threshold. If the attention is nearly uniform, only the metrics in SOME_QUERIES
-       count.
+    1. The name in NARROW with the largest ratio of excess to threshold. If `unevenness` is below
+       `even`, only the metrics in SOME_QUERIES give a name.
     2. "-" (no name) if `unevenness` is below `even`: the attention is nearly uniform.
-    3. The first name in BROAD that fits.
+    3. The first name in BROAD.
     4. "-" if `unevenness` is below `untrained`.
     5. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
 
@@ -137,12 +138,11 @@ def head_types(
         if metric in flat and metric in uniform
     }
     excesses["short_range"] = 1 - flat["distance"] / max(uniform["distance"], 1e-6)
-    if "frequent" in flat:
-        excesses["rare"] = excess(1 - flat["frequent"], 1 - uniform["frequent"])
-    ratios = {metric: value / getattr(thresholds, metric) for metric, value in excesses.items()}
     scores = flat | {"short_range": excesses["short_range"]}
     if "frequent" in flat:
         scores["rare"] = 1 - flat["frequent"]
+        excesses["rare"] = excess(scores["rare"], 1 - uniform["frequent"])
+    ratios = {metric: value / getattr(thresholds, metric) for metric, value in excesses.items()}
     least = torch.as_tensor(untrained).expand_as(metrics["unevenness"]).flatten()
     return [
         _head_type(
@@ -166,7 +166,7 @@ def _head_type(
     thresholds: Thresholds,
     untrained: float,
 ) -> HeadType:
-    """The name of one head. A name fits if its ratio of excess to threshold is at least 1."""
+    """The name of one head. `ratios` are the excesses divided by their thresholds."""
     unevenness, even, spread = scores["unevenness"], thresholds.even, thresholds.spread
     judged = ratios.keys() & (SOME_QUERIES if unevenness < even else NARROW.keys())
     narrow = max([name for name in NARROW if name in judged], key=ratios.__getitem__, default="")

@@ -24,7 +24,7 @@ from torch import Tensor
 from headscope.errors import UserError
 
 LOCAL_WIDTH = 2
-FIXED_OFFSET = 3  # the smallest: heads that look closer have the names self, previous-token, local
+FIXED_OFFSET = 3  # the smallest; nearer heads have the names self, previous-token and local
 
 
 def visible_keys(weights: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -236,8 +236,8 @@ METRICS: Mapping[str, Metric] = {
 def head_metrics(weights: Tensor, visible: Tensor | None = None) -> dict[str, Tensor]:
     """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
     axes. `visible` replaces the causal mask."""
-    found = {name: metric(weights, visible) for name, metric in METRICS.items()}
-    return found | best_offset(offset_sums(weights, visible), weights.size(-2))
+    metrics = {name: metric(weights, visible) for name, metric in METRICS.items()}
+    return metrics | best_offset(offset_sums(weights, visible), weights.size(-2))
 
 
 def colour_ends(metric: str, tokens: int) -> tuple[float, float]:

@@ -34,13 +34,14 @@ def shown_run(
     name: str, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
 ) -> dict[str, Any]:
     """A run for `attention_page`, with snapshots and losses by step."""
-    steps = [each.header["step"] for each in snapshots]
+    steps = [snapshot.header["step"] for snapshot in snapshots]
     loss = {"name": "loss on this text", "steps": steps, "values": losses}
     headers, keys, parts = [], [], {}
-    for step, found in enumerate(snapshots):
+    for step, snapshot in enumerate(snapshots):
         at = f" at {step}" if len(snapshots) > 1 else ""
-        kinds = [(kind["name"], kind["count"]) for kind in found.header["parts"]]
+        kinds = [(kind["name"], kind["count"]) for kind in snapshot.header["parts"]]
         keys.append([f"{name} {n}{at}" for name, count in kinds for n in range(count)])
-        headers.append(read_header(found.blobs()[0]))
-        parts.update({key: part for key, part in zip(keys[-1], found.parts, strict=True) if part})
+        headers.append(read_header(snapshot.blobs()[0]))
+        pairs = zip(keys[-1], snapshot.parts, strict=True)
+        parts.update({key: part for key, part in pairs if part})
     return {"name": name, "text": "text", "history": history(headers, keys, loss), "parts": parts}

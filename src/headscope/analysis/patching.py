@@ -112,12 +112,7 @@ def patch_heads(
             return of_other[:, heads].transpose(0, 1)[:, None]  # (K, 1, T, D)
 
         whole, changed = measure_replacements(
-            model,
-            texts[[receiver]],
-            measure,
-            new_outputs,
-            positions=positions,
-            max_batch=max_batch,
+            model, texts[[receiver]], measure, new_outputs, positions=positions, max_batch=max_batch
         )
         return float(whole), changed[..., 0].cpu()
 
@@ -217,22 +212,22 @@ def patch_texts(
       last token. Each answer must be a single token.
     - with `continuation`: the mean loss on the tokens of this text, which follow both texts.
 
-    Raises UserError if a text is missing or does not fit in `block_size`, if the two texts are
-    equal or have different numbers of tokens, or if an answer is not a single token.
+    Raises UserError if a text is missing or longer than `block_size`, if the two texts are equal or
+    have different numbers of tokens, or if an answer is not a single token.
     """
     tokenizer = loaded.tokenizer
     if not clean or not corrupted:
         raise UserError("patch.clean= and patch.corrupted=: one is missing; give both texts")
     tokens = [tokenizer.encode_prompt(text) for text in (clean, corrupted)]
     if len(tokens[0]) != len(tokens[1]):
-        labels = [tokenizer.labels(each) for each in tokens]
+        labels = [tokenizer.labels(of_text) for of_text in tokens]
         pairs = takewhile(lambda pair: pair[0] == pair[1], zip(*labels, strict=False))
         same = len([*pairs])
-        found, other = (each[same : same + 8] for each in labels)
+        first, second = (of_text[same : same + 8] for of_text in labels)
         raise UserError(
             f"patch.clean and patch.corrupted have {len(labels[0])} and {len(labels[1])} tokens: "
             "change a text until both have the same number; from the first difference, clean has "
-            f"{found} and corrupted {other}"
+            f"{first} and corrupted {second}"
         )
     if tokens[0] == tokens[1]:
         raise UserError(
@@ -259,7 +254,7 @@ def patch_texts(
         if not following:
             raise UserError("patch.continuation is empty: give at least one token")
         metric = ContinuationLoss(tuple(following))
-        tokens = [[*each, *following] for each in tokens]
+        tokens = [[*of_text, *following] for of_text in tokens]
         name = f"the loss in nats per token on {''.join(tokenizer.labels(following))}"
     length = len(tokens[0])
     if length > loaded.model.block_size:

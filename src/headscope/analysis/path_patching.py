@@ -1,11 +1,11 @@
-"""Path patching (Wang 2022, section 3.1): what changes when one head reads something else from one
-earlier head, while everything else that it reads stays the same.
+"""Path patching (Wang 2022, section 3.1): changes what one head, the receiver, reads from one
+earlier head, the sender, and nothing else that it reads.
 
 Shapes: N texts, L layers, H heads, D head_dim, T tokens, C embed_dim.
 
-The path leads from the output of a sender to the queries, keys or values of a receiver in a later
-layer: directly through the residual stream, and through the feed-forward networks in between. The
-other heads in between keep their outputs. After the receiver, everything is computed again.
+The path leads from the output of the sender to the queries, keys or values of the receiver, through
+the residual stream and the feed-forward networks between them. The heads between them keep their
+outputs. All layers after the receiver are computed again.
 """
 
 from collections.abc import Callable
@@ -24,17 +24,17 @@ Measure = Callable[[Tensor, Tensor], float]
 number."""
 
 WAYS = (*KINDS, "all")
-"""What the receiver reads through the path: its queries, keys, values, or all three."""
+"""The ends of a path: the queries, keys or values of the receiver, or all three."""
 
 
 @torch.no_grad()
 def patch_paths(
     model: GPT, tokens: Tensor, receiver: Head, measure: Measure, other: Tensor | None = None
 ) -> tuple[float, dict[str, Tensor]]:
-    """Measure the texts, tokens (N, T), once for each earlier head and each of WAYS, with this path
-    changed. On the path, senders get their outputs on the texts `other` (N, T), by default zeros.
-    Returns the number without a change and, for each way, the numbers (L', H) with a change, for
-    the L' layers before the receiver."""
+    """Changes the paths from each earlier head to `receiver`, one of WAYS at a time, and measures
+    the effect on the texts, tokens (N, T). On a path, the output of the sender is replaced by its
+    output on the texts `other` (N, T), by default by zeros. Returns the measured number without a
+    change and, for each way, the numbers (L', H) for the senders in the L' earlier layers."""
     layer, head = receiver
     with evaluating(model):
         clean = capture(model, tokens)
@@ -44,17 +44,17 @@ def patch_paths(
         normal = block.attention_norm(clean.residual[layer])
 
         def measured(query: Tensor, key: Tensor, value: Tensor) -> float:
-            found = block.attention.compute_heads(
+            computed = block.attention.compute_heads(
                 query, key, value, position=model.position, mask=mask
             )
-            outputs = found.outputs.unflatten(-1, (block.attention.heads, -1))[..., head, :]
-            assert found.weights is not None  # the explicit path returns them
+            outputs = computed.outputs.unflatten(-1, (block.attention.heads, -1))[..., head, :]
+            assert computed.weights is not None  # the explicit path returns them
             which = torch.tensor([head], device=tokens.device)
             with replaced_heads(block.attention, which, outputs):
                 x = block(clean.residual[layer], model.position, mask=mask)
             for later in model.blocks[layer + 1 :]:
                 x = later(x, model.position, mask=mask)
-            return measure(found.weights[:, head], x)
+            return measure(computed.weights[:, head], x)
 
         after = {way: torch.zeros(layer, block.attention.heads) for way in WAYS}
         for early in range(layer):
@@ -86,20 +86,24 @@ def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change
 def needs(
     model: GPT, tokens: Tensor, receiver: Head, measure: Measure, other: Tensor | None = None
 ) -> list[dict[str, str | float]]:
-    """A row for each earlier head: its name `head`, the compositions `q_composition`,
-    `k_composition` and `v_composition` of `receiver` with it, their value `random_composition` for
-    random matrices, and the changes `q_path`, `k_path`, `v_path` and `all_paths` of the measured
-    number in `patch_paths`. The largest absolute change of `all_paths` comes first."""
-    before, found = patch_paths(model, tokens, receiver, measure, other)
+    """What `receiver` needs from each earlier head: a row with these entries, the row with the
+    largest absolute value of `all_paths` first.
+
+    - `head`: the name of the earlier head.
+    - `q_composition`, `k_composition`, `v_composition`: how strongly `receiver` reads it by its
+      weights, and `random_composition`: the value for random matrices.
+    - `q_path`, `k_path`, `v_path`, `all_paths`: the change of the measured number (`patch_paths`).
+    """
+    before, after = patch_paths(model, tokens, receiver, measure, other)
     composed = compositions(model)
     rows: list[dict[str, str | float]] = []
-    for early, sender in np.ndindex(*found["all"].shape):
+    for early, sender in np.ndindex(*after["all"].shape):
         row: dict[str, str | float] = {"head": f"L{early}H{sender}"}
         for kind in KINDS:
             row[f"{kind}_composition"] = float(composed[kind][*receiver, early, sender])
         row["random_composition"] = random_composition(model)
-        for way, after in found.items():
+        for way, values in after.items():
             name = "all_paths" if way == "all" else f"{way}_path"
-            row[name] = float(after[early, sender]) - before
+            row[name] = float(values[early, sender]) - before
         rows.append(row)
     return sorted(rows, key=lambda row: -abs(float(row["all_paths"])))

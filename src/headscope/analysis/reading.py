@@ -45,7 +45,8 @@ class Reading(Activations):
     last line of a notebook's cell, a reading is shown as the attention viewer."""
 
     stored: Callable[[], HeadStatistics | None] = staticmethod(lambda: None)
-    """Gives what was measured when the run ended: a page shows it instead of `statistics`."""
+    """Returns the statistics that were measured when the run ended, or None if there are none. A
+    page shows them instead of `statistics`."""
 
     @cached_property
     def statistics(self) -> HeadStatistics:
@@ -60,61 +61,61 @@ class Reading(Activations):
     @property
     def lens(self) -> Tensor:
         """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
-        the output head compute from each part of `residual`. The last ones are `logits`."""
+        the output head compute from `residual` before each layer and after the last one."""
         with torch.set_grad_enabled(self.gradients):
             return self.model.unembed(self.residual)
 
     def gradient(self, value: Tensor, part: str) -> Tensor:
-        """The gradient of the number `value`, such as one of the `logits`, with respect to
-        `residual`, `heads` or `feed_forward`. It has the shape of this part. Needs a reading with
+        """The gradient of the number `value`, such as one of the `logits`, with respect to `part`:
+        "residual", "heads" or "feed_forward". It has the shape of this tensor. Needs a reading with
         `gradients`."""
-        found = self.forward_pass
+        residual = self.forward_pass.residual
         layers = {
-            "residual": found.residual,
-            "heads": found.attended,
-            "feed_forward": found.residual[1:],  # to which it is added last
+            "residual": residual,
+            "heads": self.forward_pass.attended,
+            "feed_forward": residual[1:],  # each network is the last term of the block's output
         }
         gradients = torch.autograd.grad(
             value, layers[part], retain_graph=True, materialize_grads=True
         )
         if part == "heads":  # all heads of a layer are added to the same sum
             heads = self.model.attentions[0].heads
-            gradients = tuple(each[:, None].expand(-1, heads, -1, -1) for each in gradients)
+            gradients = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in gradients)
         return self._stacked(gradients)
 
     @torch.no_grad()
     def attribution(self, position: int = -1, token: str | int | None = None) -> dict[str, float]:
-        """Direct logit attribution (Elhage 2021): the share of each part of the model in the logit
-        of `token` after the token at `position`, before a soft cap. The shares add up to it. The
-        default token is the most likely one.
+        """Direct logit attribution (Elhage 2021): the share of each term of the residual stream in
+        the logit of `token` after the token at `position`, before a soft cap. The shares add up to
+        this logit. The default token is the most likely one.
 
-        The parts are `embedding`, `n-grams` and `positions` if they are added to it, the heads
+        The terms are `embedding`, `n-grams` and `positions` if they are added to it, the heads
         L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, `L0
         feed-forward` if there are feed-forward networks, and `final norm bias` if it has one.
         Raises UserError if there is no such position or token."""
         model, tokens, position = self.model, self.tokens[None], self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
-        parts = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
-        x = parts["embedding"]
+        terms = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
+        x = terms["embedding"]
         if model.ngrams > 1:
             with_ngrams = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0]
-            x, parts["n-grams"] = with_ngrams, with_ngrams - x
+            x, terms["n-grams"] = with_ngrams, with_ngrams - x
         if type(model.position).forward is not Position.forward:
-            parts["positions"] = model.position(x[None])[0] - x
-        parts = {name: part[position] for name, part in parts.items()}
+            terms["positions"] = model.position(x[None])[0] - x
+        terms = {name: term[position] for name, term in terms.items()}
         heads = self.heads_at(position)
         for layer, block in enumerate(model.blocks):
             for head, output in enumerate(heads[layer]):
-                parts[f"L{layer}H{head}"] = output
+                terms[f"L{layer}H{head}"] = output
             if block.attention.out_bias and block.attention.has_out_proj:
-                parts[f"L{layer} attention bias"] = block.attention.out_proj.bias
+                terms[f"L{layer} attention bias"] = block.attention.out_proj.bias
             if block.feed_forward is not None:
-                parts[f"L{layer} feed-forward"] = self.feed_forward[layer, position]
+                terms[f"L{layer} feed-forward"] = self.feed_forward[layer, position]
         weight = model.head.weight[wanted]
         direction = fold_norm(model.norm, weight) * norm_scale(
             model.norm, self.residual[-1, position]
         )
-        shares = {name: part @ direction for name, part in parts.items()}
+        shares = {name: term @ direction for name, term in terms.items()}
         bias = getattr(model.norm, "bias", None)
         if bias is not None:
             shares["final norm bias"] = bias @ weight
@@ -162,10 +163,10 @@ class Reading(Activations):
     def predictions(
         self, targets: Mapping[int, int] | None = None, *, count: int = LISTED, **options: Any
     ) -> Predictions:
-        """What the model predicts, layer by layer, at the positions `targets`, and what each head
-        adds to the logits of the tokens that `targets` gives for them. By default, these are all
-        positions and the tokens that follow, and for the last one the most likely token. See
-        `headscope.analysis.activations.predict`. Raises UserError if a logit is not finite."""
+        """What the model predicts, layer by layer, and what each head adds to the logits of some
+        tokens (see `headscope.analysis.activations.predict`). `targets` maps positions to these
+        tokens, by default all positions to the token that follows, and the last one to the most
+        likely token. Raises UserError if a logit is not finite."""
         self._check_single()
         targets = self.targets() if targets is None else targets
         return predict(self, targets, count=count, **options)
@@ -196,8 +197,8 @@ class Reading(Activations):
 
     def save_html(self, path: str | Path) -> None:
         """Writes the attention viewer with this text as a single file, which a browser opens
-        without a network. An existing file is replaced. A long text is shortened to the tokens
-        that fit in the page, and the page says so.
+        without a network. An existing file is replaced. Of a long text, the page shows only as many
+        tokens as its size allows, and says so.
 
         Raises UserError if the file cannot be written, or if the weights are not causal attention
         weights whose rows sum to one.

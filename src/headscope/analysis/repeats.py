@@ -185,8 +185,8 @@ class RepeatProbe:
         sums: dict[str, Tensor] = {}
         texts = len(self.texts.tokens)
         for batch in torch.arange(texts).split(BATCH_SIZE):
-            found = capture(model, self.texts.tokens[batch].to(model.device))
-            for name, batch_sum in self._sums(found.attention, batch).items():
+            attention = capture(model, self.texts.tokens[batch].to(model.device)).attention
+            for name, batch_sum in self._sums(attention, batch).items():
                 sums[name] = sums.get(name, 0) + batch_sum
         return {name: total / texts for name, total in sums.items()}
 

@@ -93,20 +93,13 @@ def most_frequent(counts: Tensor) -> Tensor:
     return frequent
 
 
-def earlier_copies(tokens: Tensor) -> Tensor:
-    """For tokens (N, T), the mask (N, T, T) of keys that come before the query and have the same
-    token as the query."""
-    same = tokens[:, :, None] == tokens[:, None, :]
-    return same.tril(-1)
-
-
 def punctuation_in(tokens: Tensor, kinds: TokenKinds) -> Tensor:
-    """The mask (N, T) of the tokens (N, T) that are punctuation marks, or parts of them."""
-    found = kinds.punctuation.to(tokens.device)[tokens]
+    """The mask (N, T) of the tokens (N, T) that are punctuation marks, or bytes of them."""
+    mask = kinds.punctuation.to(tokens.device)[tokens]
     for row in kinds.partial.to(tokens.device)[tokens].any(dim=1).nonzero()[:, 0].tolist():
         pieces = [kinds.pieces[token] for token in tokens[row].tolist()]
-        found[row] = torch.tensor(are_punctuation(pieces), device=tokens.device)
-    return found
+        mask[row] = torch.tensor(are_punctuation(pieces), device=tokens.device)
+    return mask
 
 
 def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Tensor]:
@@ -119,14 +112,14 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
     - `frequent`: the most frequent tokens, which make up half of a corpus. A low value of the
       metric means that the head attends to rare tokens (Voita 2019). Needs `kinds.frequent`.
     """
-    targets = {"same_token": earlier_copies(tokens)}
+    targets = {"same_token": (tokens[:, :, None] == tokens[:, None, :]).tril(-1)}
     if kinds is not None:
         keys = {"punctuation": punctuation_in(tokens, kinds)}
         if kinds.frequent is not None:
             keys["frequent"] = kinds.frequent.to(tokens.device)[tokens]
         # The same keys for every query.
         targets |= {
-            name: each[:, None].expand(-1, tokens.size(1), -1) for name, each in keys.items()
+            name: mask[:, None].expand(-1, tokens.size(1), -1) for name, mask in keys.items()
         }
     return targets
 

@@ -2,18 +2,24 @@
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from headscope.cli import command_line
-from headscope.config.parse import Positive, Texts, parse
+from headscope.config.parse import Positive, Texts
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
 from headscope.show.viewer import TAB
 from headscope.terminal import read_standard_input
+
+if TYPE_CHECKING:
+    from headscope.trained import TrainedModel
+
+FIXED_KEYS = ("model", "data", "seed", "init_from")
+"""Parts of the configuration that are the same in all checkpoints of a run."""
 
 
 @dataclass(kw_only=True)
@@ -23,10 +29,6 @@ class PatchConfig:
     answers: list[str] | None
     continuation: str | None
     position: int | None
-
-
-def main() -> None:
-    command_line.run(partial(parse, analyze), "analyze")
 
 
 def analyze(
@@ -46,23 +48,20 @@ def analyze(
     thresholds: Part,
     device: str,
 ) -> None:
-    """Write tables, pictures and an HTML page about all heads into a folder. Print the type of each
-    head."""
+    """Write tables, pictures and an HTML page about all heads. Print the type of each head."""
     from rich.console import Console
     from rich.progress import track
 
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.patching import patch_texts
-    from headscope.cli.selection import select
     from headscope.show.report.console import print_report
     from headscope.show.report.inputs import ReportInput, measure_ablation
     from headscope.show.report.write import write_report
-    from headscope.trained.checkpoint import pick_device
     from headscope.trained.evaluation import validation_text
 
     if tensorboard:  # needs the package tensorboard
         from headscope.show.tensorboard.snapshot_events import event_file
-    loaded, history = select(checkpoint, checkpoints or [], pick_device(device))
+    loaded, history = select(checkpoint, checkpoints or [], device)
     folder = Path(output_dir) if output_dir else default_folder(loaded.path)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"output_dir={folder} is a file: name a folder")
@@ -120,3 +119,43 @@ def default_folder(path: Path) -> Path:
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link: name a folder with output_dir=")
     return folder
+
+
+def select(
+    checkpoint: str | None, checkpoints: Sequence[str], device: str
+) -> tuple["TrainedModel", list["TrainedModel"]]:
+    """Loads the checkpoint of a report, and those of the same run at other steps, by step. Raises
+    UserError if one cannot be loaded, or is not from the same run, or if two are from one step."""
+    from headscope.trained import load
+    from headscope.trained.checkpoint import find
+
+    history = [load(file, device=device) for file in checkpoint_files(checkpoints)]
+    history.sort(key=lambda stored: stored.step)
+    newest = history[-1] if history and checkpoint is None else None
+    loaded = newest or load(find(checkpoint), device=device)
+    steps = [one.step for one in history]
+    for one in history:
+        same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in FIXED_KEYS)
+        if not same or one.tokenizer.state() != loaded.tokenizer.state():
+            problem = f"{one.path} and {loaded.path} are not from one run"
+            advice = "choose checkpoints of the same run"
+            raise UserError(f"checkpoints= and checkpoint=: {problem}; {advice}")
+        if steps.count(one.step) > 1:
+            problem = f"two files are from step {one.step:,}"
+            raise UserError(f"checkpoints=: {problem}; leave out {one.path} or the other")
+    return loaded, history
+
+
+def checkpoint_files(paths: Iterable[str]) -> list[Path]:
+    """The checkpoint files for all `paths`. A path may be a checkpoint file, a run folder, or the
+    `checkpoints` folder of a run. A folder stands for all its kept steps, `step_*.safetensors`.
+    Raises UserError if there is none."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        steps = [*path.glob("checkpoints/step_*.safetensors"), *path.glob("step_*.safetensors")]
+        if not steps and not path.is_file():
+            problem = f"checkpoints={path} is no file, and has no kept steps (step_*.safetensors)"
+            advice = "name a file, or a run with callbacks.saving.keep_steps=[0,100,300,850]"
+            raise UserError(f"{problem}: {advice}")
+        files += sorted(steps) or [path]
+    return files

@@ -108,7 +108,6 @@ def attempt(task: Callable[[Any], Any], config: Any) -> Any:
 
 
 def run_folder() -> Path:
-    """The run folder that Hydra has chosen. Its path is not interpolated, because it may contain a
-    literal `${`."""
+    """The run folder that Hydra has chosen, not interpolated: it may contain a literal `${`."""
     runtime: Any = OmegaConf.to_container(HydraConfig.get().runtime, resolve=False)
     return Path(runtime["output_dir"])

@@ -17,7 +17,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, sweeps, train
-from headscope.cli.comparison.sweep import SweepRun, by_settings, report_unfinished
+from headscope.cli.sweeps import SweepRun, by_settings, report_unfinished
 from headscope.cli.texts import quote, quoted
 from headscope.cli.words import implied_data, key_of, value_of
 from headscope.config.parse import Count, Positive, parse
@@ -55,15 +55,11 @@ def arguments(words: list[str]) -> list[str]:
     """The words for Hydra. `compare.choices=` without `compare=` selects `compare=own`."""
     for word in words:
         if sets(word, RUN_KEYS) and not word.startswith("hydra.launcher."):
-            raise UserError(
-                f"{word} is a key of a single run: in a comparison, set seeds=[1,2,3], "
-                "and name= for the folder"
-            )
+            advice = "in a comparison, set seeds=[1,2,3], and name= for the folder"
+            raise UserError(f"{word} is a key of a single run: {advice}")
     if value_of(words, "experiment") and not value_of(words, "trainer.max_steps"):
-        raise UserError(
-            "experiment= and the comparison set different numbers of steps: choose with "
-            "trainer.max_steps= and trainer.val_every_steps="
-        )
+        problem = "experiment= and the comparison set different numbers of steps"
+        raise UserError(f"{problem}: choose with trainer.max_steps= and trainer.val_every_steps=")
     own = value_of(words, "compare.choices") is not None and value_of(words, "compare") is None
     return [*words, *(["compare=own"] if own else [])]
 
@@ -73,9 +69,8 @@ def main() -> None:
 
 
 def compare(composed: DictConfig) -> None:
-    """Train, evaluate and time all choices. Print a table of the results, and write it to the run
-    folder."""
-    from headscope.cli.comparison.results import check_same_text, report_choices
+    """Train, evaluate and time all choices. Print a table, and write it to the run folder."""
+    from headscope.cli.comparison import check_same_text, report_choices
 
     words, folder = HydraConfig.get().overrides.task, command_line.run_folder()
     config = parse(CompareConfig, composed)

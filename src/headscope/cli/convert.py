@@ -1,17 +1,11 @@
 """The command convert: converts models of other tools to checkpoints, and back."""
 
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headscope.cli import command_line
-from headscope.config.parse import Texts, parse
+from headscope.config.parse import Texts
 from headscope.errors import UserError
 from headscope.terminal import printable
-
-
-def main() -> None:
-    command_line.run(partial(parse, convert), "convert")
 
 
 def convert(

@@ -19,7 +19,7 @@ from omegaconf.errors import (
 from yaml import YAMLError
 
 from headscope.cli.conf import choices_of
-from headscope.config.messages import RENAMED, suggestion
+from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
@@ -57,13 +57,12 @@ def exit_on_error(full_error: bool) -> Iterator[None]:
             time.sleep(REPORT_SECONDS)
         if full_error and isinstance(error, USER_ERRORS):
             raise
-        report(error)
+        report_error(error)
         sys.exit(1)
 
 
-def report(error: Exception, where: str = "") -> str:
-    """Prints an error: in one line that begins with `where`, or as a bug with its traceback.
-    Returns the line."""
+def report_error(error: Exception, where: str = "") -> str:
+    """Prints an error as one line that begins with `where`, or as a bug. Returns the line."""
     if isinstance(error, USER_ERRORS):
         line = one_line(error)
     elif ran_out_of_memory(error):
@@ -96,8 +95,6 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
-        if error.full_key in RENAMED:
-            return f"{error.full_key} is now {RENAMED[error.full_key]}"
         known: Any = OmegaConf.to_container(error.parent_node, resolve=False) or {}
         if not str(known.get("_target_", "headscope.")).startswith("headscope."):
             return f"{error.full_key}: there is no such key yet: add it with +{error.full_key}="

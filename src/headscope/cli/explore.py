@@ -2,15 +2,9 @@
 
 import sys
 import webbrowser
-from functools import partial
 
-from headscope.cli import command_line
-from headscope.config.parse import Count, Texts, parse
+from headscope.config.parse import Count, Texts
 from headscope.terminal import printable
-
-
-def main() -> None:
-    command_line.run(partial(parse, explore), "explore")
 
 
 def explore(
@@ -28,11 +22,9 @@ def explore(
     from headscope.show.explore.answers import Explorer
     from headscope.show.explore.models import Models
     from headscope.show.explore.server import serve
-    from headscope.trained.checkpoint import pick_device
 
-    used = str(pick_device(device))
     print("Loading the model and measuring its heads", file=sys.stderr)
-    models = Models(checkpoint, other, used, parts)
+    models = Models(checkpoint, other, device, parts)
     for model in models.opened.values():
         where = f"{model.loaded.path}, step {model.loaded.step:,}"
         print(printable(f"Exploring {where}"), file=sys.stderr)

@@ -28,8 +28,7 @@ Keys (set with key=value) and groups (choose with group=choice), as composed fro
 
 
 class Key(NamedTuple):
-    """A key, with its value and its comment in conf/. A key that contains other keys has the value
-    {}."""
+    """A key, its value, which is {} if it contains other keys, and its comment in conf/."""
 
     name: str
     value: Any
@@ -43,8 +42,7 @@ class Key(NamedTuple):
 
 
 def help_text(root: str, words: Sequence[str]) -> str:
-    """The text that the command `root` prints for --help. The command line also has the overrides
-    `words`."""
+    """The text that the command `root` prints for --help together with the overrides `words`."""
     usage, sections = sections_of(root, words)
     usage = re.sub(r"python scripts/(\w+)\.py( .*?)?(?=  |$)", as_started, usage, flags=re.M)
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
@@ -104,8 +102,7 @@ def sections_of(
 
 
 def key_lines(keys: Sequence[Key], width: int) -> Iterator[str]:
-    """Yields the lines for keys: `key=value`, and their comments in a column. A line has up to
-    `width` characters."""
+    """Yields lines of up to `width` characters: `key=value`, and the comments in a column."""
     settings = [f"{key.name}.*" if key.value == {} else f"{key.name}={key.shown}" for key in keys]
     fitting = [len(setting) for setting in settings if len(setting) <= MAX_SETTING_WIDTH]
     column = max(fitting, default=MAX_SETTING_WIDTH) + 4
@@ -121,8 +118,7 @@ def key_lines(keys: Sequence[Key], width: int) -> Iterator[str]:
 
 
 def nested(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the full names and the values of all keys, also of nested keys. A key that contains
-    other keys has the value {}."""
+    """Yields the full name and the value of each key, which is {} if it contains other keys."""
     for name, value in values.items():
         if not name.startswith("_"):
             yield prefix + name, {} if isinstance(value, dict) else value

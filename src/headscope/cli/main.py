@@ -1,12 +1,14 @@
-"""The command `headscope`. `headscope train` is what `python scripts/train.py` is in a checkout."""
+"""The command `headscope`. `headscope train` is what `python scripts/train.py` is in a checkout.
+Imports nothing heavy, because it comes before all other imports."""
 
 import difflib
 import os
+import signal
 import sys
+from functools import partial
 from importlib import import_module
 
 import headscope
-from headscope.cli.start import start_process
 
 COMMANDS = {
     "train": "train a GPT, and log losses, samples and attention for TensorBoard",
@@ -17,7 +19,7 @@ COMMANDS = {
     "compare": "train several choices with the same settings and compare them",
     "convert": "convert models from and to other tools",
 }
-"""Each command, which is the module of this folder with the same name, and what it does."""
+"""Each command, and what it does. Its function has the same name, in a module of this name."""
 
 HELP = "\n".join(
     [
@@ -30,7 +32,6 @@ HELP = "\n".join(
 
 def main() -> None:
     """Runs the command that the first word names. The other words are `key=value`."""
-    start_process()
     name, *words = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(HELP)
@@ -53,7 +54,37 @@ def main() -> None:
             sys.exit(f"Error: {name[:80]!r} is not a command: {advice}headscope --help lists all")
         name, words = "train", [name, *words]  # Lightning repeats the words after the command
     sys.argv[1:] = words
-    import_module(f"headscope.cli.{name}").main()
+    run(name)
+
+
+def run(name: str) -> None:
+    """Runs the command `name` in this process. A module without a function `main` has the function
+    of a command that needs nothing but the values of its keys."""
+    start_process()
+    from headscope.cli import command_line
+    from headscope.config.parse import parse
+
+    module = import_module(f"headscope.cli.{name}")
+    if hasattr(module, "main"):
+        module.main()
+    else:
+        command_line.run(partial(parse, getattr(module, name)), name)
+
+
+def start_process() -> None:
+    """Sets what must be set before torch is loaded.
+
+    Ctrl-C ends the process at once, without a traceback, except where `headscope.stop` handles it.
+    An ignored Ctrl-C (as with `nohup`) stays ignored.
+
+    The threads of OpenMP spin while they wait for each other. If another program uses a core, long
+    spinning makes a step ten times as slow (see `suite=training`). The number of rounds changes no
+    result. What the user has set stays.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = "2000"
 
 
 def completed_command(words: list[str]) -> str:

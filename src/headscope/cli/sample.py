@@ -2,16 +2,10 @@
 
 import itertools
 import sys
-from functools import partial
 from typing import Literal
 
-from headscope.cli import command_line
-from headscope.config.parse import Count, NonNegative, Positive, Texts, parse
+from headscope.config.parse import Count, NonNegative, Positive, Texts
 from headscope.terminal import printable, read_standard_input, write
-
-
-def main() -> None:
-    command_line.run(partial(parse, sample), "sample")
 
 
 def sample(
@@ -34,10 +28,10 @@ def sample(
     from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
     from headscope.trained import load
-    from headscope.trained.checkpoint import find, pick_device
+    from headscope.trained.checkpoint import find
     from headscope.trained.generation import check_samples, compile_decoding, generate_texts
 
-    loaded = load(find(checkpoint), device=pick_device(device))
+    loaded = load(find(checkpoint), device=device)
     check_samples(loaded.model, num_samples)
     used = faster_precision(loaded.model) if precision == "auto" else precision
     model = in_precision(loaded.model, used)

@@ -1,17 +1,22 @@
-"""The runs of a sweep (`-m`), with Hydra's own launchers and sweepers.
+"""The runs of a sweep (`-m`), with Hydra's own launchers and sweepers, and their report.
 
 Hydra writes the words of each run to .hydra/ in its folder. This module adds what Hydra lacks: the
 same command continues, an error of one run does not end the others, and a report at the end.
 """
 
+import csv
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import signal
+import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,21 +27,22 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from headscope.cli.comparison.sweep import SweepRun, report
 from headscope.cli.conf import conf_files, is_group
-from headscope.cli.error_messages import USER_ERRORS
-from headscope.cli.error_messages import report as report_error
+from headscope.cli.error_messages import USER_ERRORS, report_error
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
-from headscope.files import write_atomically
+from headscope.files import read_summary, write_atomically
 from headscope.stop import SIGNALS, Interrupted
 from headscope.terminal import printable
-from headscope.training.run_folder import ERROR, make_new, remove_unused
+from headscope.training.run_folder import ERROR, make_new, remove_unused, shown
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 SWEEP_ID = "HEADSCOPE_SWEEP"
 """The environment variable with which conf/train.yaml names the folder of a sweep, also in the
 processes that a launcher starts."""
+
+RESULTS = ("val_loss", "val_bits_per_byte", "train_seconds")
+"""The entries of summary.json that are shown for each run."""
 
 
 def command_line_id(words: list[str]) -> str:
@@ -51,12 +57,10 @@ def command_line_id(words: list[str]) -> str:
 
 
 class Folders(Callback):
-    """Makes the folder of a run before Hydra writes to it. Hydra turns an error in a callback into
-    a warning."""
+    """Makes the folder of a run before Hydra writes to it. Hydra only warns of its errors."""
 
     def on_run_start(self, config: DictConfig, **more: Any) -> None:
-        """Two runs that start in the same second get different folders, unless the command line
-        names a folder."""
+        """Runs that start in the same second get different folders, unless a word names one."""
         words = config.hydra.overrides.hydra
         if config.hydra.job.config_name == "train" and not any(
             word.startswith("hydra.run.dir=") for word in words
@@ -107,10 +111,8 @@ def requeue() -> None:
         try:
             signal.raise_signal(signal.SIGUSR2)
         except RuntimeError as error:
-            raise UserError(
-                "saved at the time limit, but not requeued: to requeue it more often, raise "
-                "hydra.launcher.max_num_timeout"
-            ) from error
+            advice = "to requeue it more often, raise hydra.launcher.max_num_timeout"
+            raise UserError(f"saved at the time limit, but not requeued: {advice}") from error
 
 
 @contextmanager
@@ -163,6 +165,36 @@ def pass_on_signals(config: DictConfig) -> None:
             signal.signal(number, stop_all)
 
 
+# --- the report ---
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run of a sweep in its `folder`. `settings` are its words, such as {"seed": "1"}."""
+
+    settings: dict[str, str]
+    folder: Path
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json, empty if the run has not finished."""
+        return read_summary(self.folder) or {}
+
+    @cached_property
+    def error(self) -> str:
+        """Why the run failed, or ""."""
+        file = self.folder / ERROR
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+    @property
+    def state(self) -> str:
+        return "failed" if self.error else "finished" if self.summary else "unfinished"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "checkpoints" / "last.safetensors"
+
+
 def runs_in(folder: Path) -> list[SweepRun]:
     """The runs in the folder of a sweep, as Hydra wrote their words."""
     parser = OverridesParser.create()
@@ -173,3 +205,112 @@ def runs_in(folder: Path) -> list[SweepRun]:
         settings = {each.key_or_group: str(each.value()) for each in parsed}
         runs.append(SweepRun(settings, file.parents[1]))
     return sorted(runs, key=lambda run: (len(str(run.folder)), str(run.folder)))
+
+
+def swept_keys(runs: Sequence[SweepRun]) -> list[str]:
+    """The keys whose values are not the same in all runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    return [key for key in keys if len({run.settings.get(key) for run in runs}) > 1]
+
+
+def by_settings(
+    runs: Sequence[SweepRun], key: Callable[[SweepRun], Any]
+) -> dict[Any, list[SweepRun]]:
+    groups: dict[Any, list[SweepRun]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return groups
+
+
+def report(runs: Sequence[SweepRun], folder: Path) -> bool:
+    """Prints a table of the runs, the lowest validation loss first, and the errors. Runs that
+    differ only in the seed are one line of the table: their means, and the sample standard
+    deviation of their losses. Writes sweep.csv, with one line for each run, to the folder of the
+    sweep. Returns whether all runs have finished."""
+    keys = swept_keys(runs)
+    lines = [row_of([run], keys) | {"error": run.error} for run in runs]
+    columns = ["run", *keys, *RESULTS, "state", "error"]
+    write_csv(best_first(lines), columns, folder / "sweep.csv")
+    several = "seed" in keys
+    keys = [key for key in keys if key != "seed"]
+    groups = by_settings(runs, lambda run: tuple(run.settings.get(key) for key in keys))
+    shown_columns = {
+        "runs" if several else "run": ("run", ""),
+        **{key: (key, "") for key in [*keys, *(["seed"] if several else [])]},
+        "validation loss": ("val_loss", ".4f"),
+        **({"±": ("deviation", ".4f")} if several else {}),
+        "bits per byte": ("val_bits_per_byte", ".4f"),
+        "training, s": ("train_seconds", ".1f"),
+        "state": ("state", ""),
+    }
+    rows = best_first([row_of(group, keys) for group in groups.values()])
+    print_table(rows, shown_columns)
+    print(f"\nWritten: {shown(folder / 'sweep.csv')}", flush=True)
+    return report_unfinished(runs)
+
+
+def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
+    """The row of runs with the same values of `keys`, except the seed: `run` (the names of their
+    folders), `keys`, `seed`, `state`, the means of `RESULTS` over the finished runs, and with
+    several of them `deviation`, the sample standard deviation of their validation losses."""
+    row: dict[str, Any] = {key: runs[0].settings.get(key, "") for key in keys}
+    row["run"] = " ".join(run.folder.name for run in runs)
+    row["seed"] = " ".join(run.settings.get("seed", "") for run in runs)
+    summaries = [run.summary for run in runs if run.state == "finished"]
+    for name in RESULTS:
+        values = [summary[name] for summary in summaries if summary[name] is not None]
+        row |= {name: statistics.mean(values)} if values else {}
+        if name == "val_loss" and len(values) > 1:
+            row["deviation"] = statistics.stdev(values)
+    states = [run.state for run in runs]
+    counts = {state: states.count(state) for state in ("finished", "unfinished", "failed")}
+    mixed = [f"{count} {state}" for state, count in counts.items() if count]
+    row["state"] = states[0] if len(mixed) == 1 else ", ".join(mixed)
+    return row
+
+
+def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, the lowest validation loss first. If its runs have finished, its state is best."""
+    rows.sort(key=lambda row: (row.get("val_loss", math.inf), row["state"] == "failed"))
+    if rows and rows[0]["state"] == "finished":
+        rows[0]["state"] = "best"
+    return rows
+
+
+def report_unfinished(runs: Sequence[SweepRun]) -> bool:
+    """Prints the runs without a result. Returns whether there are none."""
+    missing = [run for run in runs if run.state != "finished"]
+    if missing:
+        print("\nThese runs have no result. The same command runs them again:", file=sys.stderr)
+    keys = swept_keys(runs) or list(dict.fromkeys(key for run in runs for key in run.settings))
+    for run in missing:
+        words = " ".join(f"{key}={run.settings[key]}" for key in keys if key in run.settings)
+        reason = run.error or "its process ended before it finished"
+        print(f"  {printable(f'{words}: {reason}')}", file=sys.stderr)
+    return not missing
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> None:
+    """Prints an empty line, and a table with one line for each row. Missing values are -. `columns`
+    has, for each title of a column, the key in the rows, and the format of its numbers."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(box=None, pad_edge=False)
+    for number, title in enumerate(columns):
+        justify: Any = "right" if number else "left"
+        result.add_column(Text(printable(title)), justify=justify, overflow="fold")
+    for row in rows:
+        texts = [format(row[key], form) if key in row else "-" for key, form in columns.values()]
+        style = "bold" if row.get("state") == "best" else None
+        result.add_row(*(Text(printable(text)) for text in texts), style=style)
+    wide = max(Console().width, 100)  # so that lines in a file or a pipe are not broken
+    Console(width=wide).print("", result, sep="\n")

@@ -67,7 +67,7 @@ def quote(text: str) -> str:
     Inside quotes, Hydra unescapes a quote and the backslashes directly before it. Then OmegaConf
     unescapes `${` and the backslashes directly before it. Both keep all other backslashes.
     """
-    text = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text)
-    text = re.sub(r"(\\*)'", lambda found: 2 * found[1] + r"\'", text)
-    text = re.sub(r"\\+\Z", lambda found: 2 * found[0], text)
+    text = re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", text)
+    text = re.sub(r"(\\*)'", lambda match: 2 * match[1] + r"\'", text)
+    text = re.sub(r"\\+\Z", lambda match: 2 * match[0], text)
     return f"'{text}'"

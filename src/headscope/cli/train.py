@@ -30,9 +30,8 @@ def main() -> None:
 
 
 def arguments(words: list[str]) -> list[str]:
-    """The words for Hydra. Nothing of a checkpoint goes through Hydra, because it may come from a
-    stranger. Raises UserError if `hydra.run.dir=` names a folder that another run uses or has
-    used."""
+    """The words for Hydra, without anything of a checkpoint, which may come from a stranger. Raises
+    UserError if `hydra.run.dir=` names a folder that another run uses or has used."""
     resumed, folder = value_of(words, "resume"), value_of(words, "hydra.run.dir")
     if resumed is None:
         if folder and run_folder.is_run(Path(folder)):
@@ -52,8 +51,7 @@ def arguments(words: list[str]) -> list[str]:
 
 
 def train(composed: DictConfig) -> float | None:
-    """Trains a model as the configuration `composed` says. Returns the final validation loss, or
-    None without validation."""
+    """Trains a model. Returns the final validation loss, or None without validation."""
     sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     return run(composed, sweep=sweep)[1].get("val_loss")
 
@@ -104,14 +102,15 @@ def run(
         again += ", with the same callbacks= and logger=" if callbacks or loggers else ""
     if sweep and config.trainer.arguments.get("fast_dev_run"):
         raise UserError("trainer.fast_dev_run keeps no results: leave it out, or leave out -m")
-    in_use = run_folder.in_use(folder, say=say if sweep else None)
+    lock = run_folder.locked(folder, say=say if sweep else None)
     with (
-        in_use if processes.rank() == 0 else nullcontext(),
+        lock if processes.rank() == 0 else nullcontext(),
         processes.report_lost_process(folder, again),
         torch_flags_restored(),
     ):
-        if resume and processes.rank() == 0:
-            for line in resuming.sources(config, keys):
+        if processes.rank() == 0:
+            run_folder.check_writable(folder)
+            for line in resuming.sources(config, keys) if resume else ():
                 print(printable(line), file=sys.stderr)
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)

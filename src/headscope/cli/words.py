@@ -45,9 +45,9 @@ def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
             raise UserError(f"{word}: runs stay in the current folder: use absolute paths")
         if word == "logger=null":
             raise UserError("logger=null: to train without a logger, write ~logger")
-        found = conf_files(word.lstrip("+").replace("=", "/", 1)) if is_group(key_of(word)) else []
-        if len(found) > 1:  # Hydra would use the first one
-            raise UserError(f"{word[:200]}: rename {found[1]}: {found[0]} has its name")
+        files = conf_files(word.lstrip("+").replace("=", "/", 1)) if is_group(key_of(word)) else []
+        if len(files) > 1:  # Hydra would use the first one
+            raise UserError(f"{word[:200]}: rename {files[1]}: {files[0]} has its name")
     return args
 
 

@@ -22,13 +22,6 @@ TYPE_NAMES = {
     type(None): "null",
 }
 
-RENAMED = {
-    "callbacks.save_every_minutes": "callbacks.saving.every_minutes",
-    "callbacks.keep_steps": "callbacks.saving.keep_steps",
-    "callbacks.early_stopping_patience": "callbacks.early_stopping.patience",
-}
-"""Former names of keys, and the present ones."""
-
 
 def alternatives(expected: Any) -> tuple[Any, ...]:
     """The types of a union, or the only type."""
@@ -38,16 +31,16 @@ def alternatives(expected: Any) -> tuple[Any, ...]:
 def described(expected: Any) -> str:
     """The text for a type in an error message."""
     texts = []
-    for each in alternatives(expected):
-        kind = get_args(each)[0] if get_origin(each) is Annotated else each
-        if get_origin(each) is tuple and Ellipsis not in get_args(each):
-            texts.append(f"a list of {len(get_args(each))} values, in brackets")
-        elif get_origin(each) is Literal:
-            words = get_args(each)
+    for kind in alternatives(expected):
+        if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+            texts.append(f"a list of {len(get_args(kind))} values, in brackets")
+        elif get_origin(kind) is Literal:
+            words = get_args(kind)
             texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
         else:
-            kind = dict if is_dataclass(kind) else get_origin(kind) or kind
-            texts += [TYPE_NAMES[kind]] if kind in TYPE_NAMES else []
+            plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+            plain = dict if is_dataclass(plain) else get_origin(plain) or plain
+            texts += [TYPE_NAMES[plain]] if plain in TYPE_NAMES else []
     return " or ".join(texts) or "left out: its type cannot be written in a configuration"
 
 
@@ -60,7 +53,7 @@ def suggestion(name: Any, known: Mapping[str, Any]) -> str:
     `known` maps the known ones to their values, and a group of keys to a mapping."""
     if name == "experiment":
         return "; begin the file of an experiment with the line # @package _global_"
-    groups = {key: each for key, each in known.items() if isinstance(each, Mapping)}
+    groups = {key: keys for key, keys in known.items() if isinstance(keys, Mapping)}
     inside = [f"{key}.{name}" for key, keys in groups.items() if name in keys]
     if close := inside or difflib.get_close_matches(str(name)[:80], known, n=1):
         return f"; did you mean {' or '.join(close)}?"
@@ -75,7 +68,7 @@ def full_keys(part: Part, key: str) -> Iterator[None]:
         yield
     except UserError as error:
         name = str(error).partition("=")[0]
-        inside = {f"{key}.{each}": keys for each, keys in part.items() if isinstance(keys, Part)}
+        inside = {f"{key}.{own}": keys for own, keys in part.items() if isinstance(keys, Part)}
         for path, keys in {key: part, **inside}.items():
             if name in keys:
                 raise UserError(f"{path}.{error}") from error.__cause__

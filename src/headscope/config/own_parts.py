@@ -26,9 +26,9 @@ def not_allowed(group: str, target: str) -> str | None:
     if target == f"{module}.{name}":
         if target in defaults_in_conf(group) or (group, target) in COMPOSED:
             return None
-        found: Any = getattr(MODULES.get(module), name, None)
-        own = isinstance(found, type) and f"{found.__module__}.".startswith(f"{module}.")
-        if own and issubclass(found, locate(base)):
+        part: Any = getattr(MODULES.get(module), name, None)
+        own = isinstance(part, type) and f"{part.__module__}.".startswith(f"{module}.")
+        if own and issubclass(part, locate(base)):
             return None
     file = module if "." in module else f"{module or 'FILE'}.py"
     return (
@@ -53,9 +53,9 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
             loaded = imported(module)
         except UserError as error:
             raise UserError(f"parts={name}: {error}") from error
-        found = getattr(loaded, "__file__", None)  # None: a folder
-        if not found or (file.suffix == ".py" and Path(found).resolve() != file):
-            raise UserError(f"parts={name} is {found or 'a folder'}: name another file")
+        source = getattr(loaded, "__file__", None)  # None: a folder
+        if not source or (file.suffix == ".py" and Path(source).resolve() != file):
+            raise UserError(f"parts={name} is {source or 'a folder'}: name another file")
         MODULES[module] = loaded
 
 
@@ -64,10 +64,10 @@ def parts_words(settings: Mapping[str, Any]) -> list[str]:
     data of a configuration has any."""
     names: dict[str, None] = {}
     waiting = [settings]
-    for each in waiting:  # grows
-        waiting += [value for value in each.values() if isinstance(value, dict)]
-        module = str(each.get("_target_", "headscope.")).rpartition(".")[0]
-        if isinstance(each, Part) and module != "headscope" and "_error_" not in each:
+    for part in waiting:  # grows
+        waiting += [value for value in part.values() if isinstance(value, dict)]
+        module = str(part.get("_target_", "headscope.")).rpartition(".")[0]
+        if isinstance(part, Part) and module != "headscope" and "_error_" not in part:
             file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
             here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
             names[str(here) if file.suffix == ".py" and "." not in module else module] = None

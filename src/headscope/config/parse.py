@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.config.messages import RENAMED, alternatives, described, join, suggestion
+from headscope.config.messages import alternatives, described, join, suggestion
 from headscope.config.own_parts import COMPOSED, not_allowed
 from headscope.config.parts import GROUPS, Part, arguments_of, is_foreign, keys_of, locate
 from headscope.errors import UserError, short
@@ -64,7 +64,7 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
     if not composed and (problem := not_allowed(group, target)):
         if group.partition("/")[0] == "model":
             raise UserError(problem)
-        plain = {name: each for name, each in data.items() if not isinstance(each, dict | list)}
+        plain = {key: value for key, value in data.items() if not isinstance(value, dict | list)}
         return Part(plain, _error_=problem)
     later = GROUPS[group].later
     if data.get("_partial_", later) is not later:
@@ -78,15 +78,16 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
         return Part(data)
     known = keys_of(called, group, f"{key}._target_={target}")
     # Keys of the former choice, which `_target_` replaced, are dropped if they are null.
-    given = {name: each for name, each in data.items() if name in known or each is not None}
-    given = {name: each for name, each in given.items() if name not in NO_KEYS}
+    given = {
+        name: value
+        for name, value in data.items()
+        if name not in NO_KEYS and (name in known or value is not None)
+    }
     return Part(_target_=target, **checked_keys(known, given, key, f"{group}/", composed))
 
 
 def check_group(data: Any, key: str) -> None:
     if not isinstance(data, Mapping):
-        if key in RENAMED:
-            raise UserError(f"{key} is now {RENAMED[key]}")
         raise UserError(
             f"{key or 'the configuration'}={short(data)}: this is a group of keys: set one of its "
             f"keys with {key}.KEY=value"
@@ -100,17 +101,17 @@ def checked_keys(
     `data`, and `group` that of a part, with a slash. Raises UserError for the same reasons as
     `parse`."""
     check_group(data, key)
-    rest = next((name for name, each in known.items() if each.annotation == Others), None)
-    known = {name: each for name, each in known.items() if name != rest or composed}
+    rest = next((name for name in known if known[name].annotation == Others), None)
+    known = {name: known[name] for name in known if name != rest or composed}
     others = [name for name in data if name not in known or name == rest]
     if rest in known:
-        data = {name: each for name, each in data.items() if name not in others} | {
+        data = {name: data[name] for name in data if name not in others} | {
             rest: {name: data[name] for name in others}
         }
         others = []
     if others:
-        inside = {name: each.annotation for name, each in known.items()}
-        inside |= {name: arguments_of(each) for name, each in inside.items() if is_dataclass(each)}
+        inside = {name: parameter.annotation for name, parameter in known.items()}
+        inside |= {name: arguments_of(kind) for name, kind in inside.items() if is_dataclass(kind)}
         problem = f"{join(key, others[0])}: there is no such key{suggestion(others[0], inside)}"
         words = " ".join(f"~{join(key, name)}" for name in others[:10])
         if group:
@@ -135,32 +136,32 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
     expected, an integer is converted to a float."""
     if expected in (Any, inspect.Parameter.empty, Others) or isinstance(expected, str):
         return value  # a constructor without types
-    for each in alternatives(expected):
-        if each is Part and value is not None:
+    for kind in alternatives(expected):
+        if kind is Part and value is not None:
             return parse_part(value, group, key, composed=composed)
-        if isinstance(each, type) and is_dataclass(each) and value is not None:
-            return parse(each, value, key, composed=composed)
-        if get_origin(each) is Literal and isinstance(value, str) and value in get_args(each):
+        if isinstance(kind, type) and is_dataclass(kind) and value is not None:
+            return parse(kind, value, key, composed=composed)
+        if get_origin(kind) is Literal and isinstance(value, str) and value in get_args(kind):
             return value
-        if get_origin(each) is dict and isinstance(value, dict):
-            _, kind = get_args(each)
+        if get_origin(kind) is dict and isinstance(value, dict):
+            _, of_item = get_args(kind)
             items = value.items()
-            return {n: checked(kind, item, join(key, n), group, composed) for n, item in items}
-        if each is tuple and isinstance(value, list):
+            return {n: checked(of_item, item, join(key, n), group, composed) for n, item in items}
+        if kind is tuple and isinstance(value, list):
             return value
-        if get_origin(each) in (list, tuple) and isinstance(value, list):
-            kinds = get_args(each)
-            if get_origin(each) is list or Ellipsis in kinds:
+        if get_origin(kind) in (list, tuple) and isinstance(value, list):
+            kinds = get_args(kind)
+            if get_origin(kind) is list or Ellipsis in kinds:
                 kinds = kinds[:1] * len(value)
             if len(kinds) == len(value):
                 return [
-                    checked(kind, item, f"{key}[{number}]", group, composed)
-                    for number, (kind, item) in enumerate(zip(kinds, value, strict=True))
+                    checked(of_item, item, f"{key}[{number}]", group, composed)
+                    for number, (of_item, item) in enumerate(zip(kinds, value, strict=True))
                 ]
-        kind, *limits = get_args(each) if get_origin(each) is Annotated else [each]
-        kind = get_origin(kind) or kind
-        if type(value) is kind or (type(value), kind) == (int, float):
-            return checked_number(kind, value, limits, key)
+        plain, *limits = get_args(kind) if get_origin(kind) is Annotated else [kind]
+        plain = get_origin(plain) or plain
+        if type(value) is plain or (type(value), plain) == (int, float):
+            return checked_number(plain, value, limits, key)
     raise UserError(f"{key}={short(value)} must be {described(expected)}")
 
 

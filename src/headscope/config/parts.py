@@ -118,12 +118,12 @@ def locate(target: str) -> Any:
     if not module:
         raise UserError(f"{target} has no module: write a full name, such as my_parts.MyClass")
     loaded = imported(module)
-    found = getattr(loaded, name, None)
-    if not callable(found):
+    part = getattr(loaded, name, None)
+    if not callable(part):
         close = get_close_matches(name, dir(loaded), n=1)
         hint = f"; did you mean {module}.{close[0]}?" if close else ""
         raise UserError(f"there is no class or function {name} in {module}{hint}")
-    return found
+    return part
 
 
 def imported(module: str) -> ModuleType:
@@ -153,19 +153,19 @@ def arguments_of(target: Any) -> dict[str, inspect.Parameter]:
     classes count too."""
     calls = [target]
     if isinstance(target, type):
-        calls = [vars(each)["__init__"] for each in target.__mro__ if "__init__" in vars(each)]
-    found: dict[str, inspect.Parameter] = {}
+        calls = [vars(base)["__init__"] for base in target.__mro__ if "__init__" in vars(base)]
+    taken: dict[str, inspect.Parameter] = {}
     for call in calls:
         try:
             parameters = [*inspect.signature(call, eval_str=True).parameters.values()]
         except (NameError, TypeError):  # a type that is imported for type checkers only
             parameters = [*inspect.signature(call).parameters.values()]
         parameters = parameters[isinstance(target, type) :]  # without the instance
-        found |= {each.name: each for each in parameters if each.name not in found}
-        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        taken = {parameter.name: parameter for parameter in parameters} | taken
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return {name: each for name, each in found.items() if each.kind not in several}
+    return {name: parameter for name, parameter in taken.items() if parameter.kind not in several}
 
 
 def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Parameter]:
@@ -183,20 +183,20 @@ def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Param
     if missing := [name for name in given if name not in taken and name not in optional]:
         takes = f"{named} takes no {', '.join(missing)}"
         raise UserError(f"{takes}: add **options, and pass them to {base}")
-    return {name: each for name, each in taken.items() if name not in no_keys}
+    return {name: parameter for name, parameter in taken.items() if name not in no_keys}
 
 
 @cache
 def defaults_in_conf(group: str) -> dict[str, dict[str, Any]]:
     """The targets that headscope's own conf/ names in a group, and the values of their keys. The
     key `choice` is the name of the file."""
-    found = {}
+    defaults = {}
     folder = group if (CONF / group).is_dir() else group.rpartition("/")[2]  # thresholds
     for file in sorted((CONF / folder).glob("*.yaml")):
         keys = yaml.safe_load(file.read_text(encoding="utf-8"))
         keys = keys.get(group.rpartition("/")[2], keys)  # in the package of the group above
-        if GROUPS[group].by_hydra:  # each has a name
+        if GROUPS[group].by_hydra:  # a callback or logger is below its name
             keys = keys.get(file.stem, {})
         if "_target_" in keys:
-            found[keys["_target_"]] = keys | {"choice": file.stem}
-    return found
+            defaults[keys["_target_"]] = keys | {"choice": file.stem}
+    return defaults

@@ -67,15 +67,15 @@ def kept_and_added(plain: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     """Divides a composed configuration into what a checkpoint keeps, and what it does not keep,
     because it may be anyone's code: loggers, callbacks that are not headscope's, and arguments of
     lightning.Trainer. The keys of the second dictionary are paths, such as `callbacks.mine`."""
-    kept = {key: each for key, each in plain.items() if key != "logger"}
-    ours = {each.name for each in fields(TrainerConfig)} - {"arguments"}
-    kept["trainer"] = {key: each for key, each in plain["trainer"].items() if key in ours}
-    parts = {name: each for name, each in (plain.get("callbacks") or {}).items() if each}
-    groups = {name: each for name, each in parts.items() if isinstance(each, dict)}
-    foreign = [name for name, each in groups.items() if is_foreign(each, "callbacks")]
-    kept["callbacks"] = {name: each for name, each in parts.items() if name not in foreign}
+    kept = {key: value for key, value in plain.items() if key != "logger"}
+    trainer, ours = plain["trainer"], {key.name for key in fields(TrainerConfig)} - {"arguments"}
+    kept["trainer"] = {key: value for key, value in trainer.items() if key in ours}
+    parts = {name: part for name, part in (plain.get("callbacks") or {}).items() if part}
+    groups = {name: part for name, part in parts.items() if isinstance(part, dict)}
+    foreign = [name for name, part in groups.items() if is_foreign(part, "callbacks")]
+    kept["callbacks"] = {name: part for name, part in parts.items() if name not in foreign}
     loggers = (plain.get("logger") or {}).items()
     added = {f"callbacks.{name}": parts[name] for name in foreign}
-    added |= {f"logger.{name}": each for name, each in loggers if each}
-    added |= {f"trainer.{key}": each for key, each in plain["trainer"].items() if key not in ours}
+    added |= {f"logger.{name}": logger for name, logger in loggers if logger}
+    added |= {f"trainer.{key}": value for key, value in trainer.items() if key not in ours}
     return kept, added

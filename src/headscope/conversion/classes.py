@@ -31,6 +31,8 @@ HEAD_NORM_EPS = float(HeadNorm(1).eps or 0)
 EXTRAS = ("ngrams", "logit_cap", "document_mask")
 """Keys that must have their defaults in an exported model: random tokens may not show them."""
 
+INSTEAD = "use to=huggingface or to=safetensors"  # which fit every model
+
 
 class Unfit(Exception):
     """A class of another tool does not fit a model, such as a part that only one of them has."""
@@ -135,25 +137,23 @@ class HuggingFaceClass:
     def read(self, settings: Settings, names: set[str]) -> Part:
         """Our configuration. `names` are those of the parameters. Raises UserError if an entry has
         no counterpart in headscope."""
-        found = {ours: settings.get(theirs) for ours, theirs in self.keys.items()}
-        activation = found.pop("activation", "gelu")
+        values = {ours: settings.get(theirs) for ours, theirs in self.keys.items()}
+        activation = values.pop("activation", "gelu")
         if self.feed_forward == "SwiGLU":
             activation = "gelu"  # ours has no choice, and ignores this key
         if not isinstance(activation, str) or activation not in self.activations:
-            raise UserError(
-                f"config.json: {self.keys['activation']}={short(activation)}: headscope reads "
-                f"{', '.join(self.activations)}"
-            )
-        if self.qk_norm and found["eps"] != HEAD_NORM_EPS:
-            raise UserError(
-                f"config.json: {self.keys['eps']}={short(found['eps'])}: headscope normalizes "
-                f"queries and keys with {HEAD_NORM_EPS:g}"
-            )
-        kv_heads = found.get("kv_heads") or found["heads"]
-        kinds = {found["heads"]: "MultiHead", 1: "MultiQuery"}
-        position, norm = part(self.position), part(self.norm, eps=found.pop("eps"))
+            entry = f"config.json: {self.keys['activation']}={short(activation)}"
+            raise UserError(f"{entry}: headscope reads {', '.join(self.activations)}")
+        if self.qk_norm and values["eps"] != HEAD_NORM_EPS:
+            entry = f"config.json: {self.keys['eps']}={short(values['eps'])}"
+            raise UserError(f"{entry}: headscope has {HEAD_NORM_EPS:g} for queries and keys")
+        kv_heads = values.get("kv_heads") or values["heads"]
+        kinds = {values["heads"]: "MultiHead", 1: "MultiQuery"}
+        position, norm = part(self.position), part(self.norm, eps=values.pop("eps"))
         if self.position == "Rotary":
-            position["base"] = settings.rotary_base(found.pop("base"))
+            base = values.pop("base")  # transformers 5 has it in `rope_parameters`
+            rope = getattr(settings.config, "rope_parameters", None) or {}
+            position["base"] = rope.get("rope_theta", 10000.0 if base is None else base)
         if self.norm == "RMSNorm":
             norm["gain"] = self.has("norm.weight", names)
         return parse_part(
@@ -167,16 +167,15 @@ class HuggingFaceClass:
                 "norm": norm,
                 "activation": part(self.activations[activation]),
                 "feed_forward": part(self.feed_forward),
-                **found,
+                **values,
             },
             "model",
             composed=False,
         )
 
     def build(self, config: Any) -> Any:
-        """The model of transformers with this configuration, or with these entries of config.json.
-        Its weights are arbitrary. Raises Unfit if transformers refuses them, or does not have this
-        class."""
+        """The model of transformers with this configuration or these entries of config.json, and
+        with arbitrary weights. Raises Unfit if transformers refuses them, or lacks this class."""
         import transformers
 
         try:
@@ -190,15 +189,14 @@ class HuggingFaceClass:
             raise Unfit(f"transformers cannot build it: {first_line(error)[:200]}") from error
 
     def counterpart(self, ours: str) -> list[str]:
-        """The names of their parameters that together are this parameter of ours, or an empty
-        list."""
+        """The names of their parameters that together are `ours`, or an empty list."""
         module, _, kind = ours.rpartition(".")
         prefix = ""
         if module.startswith("blocks."):
             _, layer, module = module.split(".", 2)
             prefix = self.block.format(layer)
-        found = self.names.get(module)
-        return [f"{prefix}{each}.{kind}" for each in found.split(",")] if found else []
+        layers = self.names.get(module)
+        return [f"{prefix}{each}.{kind}" for each in layers.split(",")] if layers else []
 
     def has(self, ours: str, names: set[str]) -> bool:
         """Whether a parameter of ours has a counterpart among `names`."""
@@ -214,11 +212,11 @@ class HuggingFaceClass:
         left out if it is tied to the embedding. A table of positions has only its first `rows`."""
         head = theirs.get_output_embeddings().weight
         tied = head is theirs.get_input_embeddings().weight
-        found = {name: each for name, each in theirs.named_parameters() if tied or each is not head}
+        named = {name: each for name, each in theirs.named_parameters() if tied or each is not head}
         if self.position == "Learned":
             [table] = self.counterpart("position.table.weight")
-            found[table] = found[table][:rows]
-        return found if tied else found | {self.counterpart("head.weight")[0]: head}
+            named[table] = named[table][:rows]
+        return named if tied else named | {self.counterpart("head.weight")[0]: head}
 
     @torch.no_grad()
     def fill(self, theirs: Any, gpt: GPT, weights: dict[str, Tensor]) -> None:
@@ -242,8 +240,7 @@ class HuggingFaceClass:
 
     @torch.no_grad()
     def copy_to_ours(self, theirs: Any, gpt: GPT) -> None:
-        """Copies the weights of `theirs` to `gpt`. Raises Unfit if a parameter has no counterpart,
-        or another shape."""
+        """Copies the weights of `theirs` to `gpt`. Raises Unfit if a name or a shape differs."""
         rest = self.parameters(theirs, gpt.block_size)
         for ours, parameter in gpt.named_parameters():
             names = self.counterpart(ours)

@@ -7,7 +7,7 @@ from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
-from headscope.conversion.nanogpt import export_nanogpt, is_nanogpt, read_nanogpt
+from headscope.conversion.nanogpt import export_nanogpt, read_nanogpt
 from headscope.data.own_files import TextFiles
 from headscope.errors import UserError
 from headscope.terminal import command
@@ -18,8 +18,7 @@ from headscope.trained.model import measure_checkpoints
 
 
 def export_safetensors(loaded: TrainedModel, output: Path) -> list[str]:
-    """Writes the new run folder `output` with a copy of the checkpoint without optimizer state.
-    Returns lines to print."""
+    """Writes a copy without optimizer state to the run folder `output`. Returns lines to print."""
     stored = read(loaded.path)
     data = {key: value for key, value in stored.data.items() if key != "training"}
     write_weights(output, stored.weights(), data)
@@ -42,8 +41,9 @@ def import_model(
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
     The heads are measured on the validation split of the file `text`, if it is given. Returns lines
     to print. Raises UserError if the model cannot be converted."""
-    if is_nanogpt(Path(source)):
-        loaded = read_nanogpt(Path(source), text, block_size)
+    path = Path(source)
+    if path.suffix == ".pt" and path.is_file():
+        loaded = read_nanogpt(path, text, block_size)
     else:
         loaded = load_folder(folder_of(source), block_size=block_size)
     try:

@@ -1,14 +1,15 @@
 """Writes a checkpoint as a folder that transformers opens: convert.py to=huggingface.
 
 The folder has a class of transformers that computes the same function, if there is one. Otherwise
-it has our own class, with its source. Each export is opened in a new process and compared before it
-gets its name.
+it has our own class, with its source, so that no one needs headscope to open it. Each export is
+opened in a new process and compared before it gets its name.
 
 Shapes: T tokens, P compared positions, V vocab_size.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from headscope.conversion import proof
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.model_card import model_card
 from headscope.conversion.new_folder import new_folder
-from headscope.conversion.own_class.source import source_files
 from headscope.conversion.proof import NotEqual
 from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import tokenizer_files
@@ -38,6 +38,19 @@ RELOAD = Path(__file__).with_name("reload.py")
 
 NEW_TOKENS = 16
 """The most tokens that both models generate."""
+
+SOURCES = Path(__file__).parents[2]
+WRAPPER = "headscope.conversion.modeling_headscope"
+
+OURS = re.compile(r"^( *)from (headscope[\w.]*) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
+"""An import from headscope. It is indented if it is for type checkers only."""
+
+NOTICE = '''"""The model of headscope, from the sources of its package `headscope.nn`.
+
+Copyright (c) 2026 The headscope authors. MIT licence: you may use, copy, modify and distribute this
+file if you keep this notice. It comes without warranty of any kind.
+"""
+'''
 
 
 def export_huggingface(loaded: TrainedModel, output: Path) -> list[str]:
@@ -143,6 +156,38 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
     )
 
 
+# --- the source of our own class ---
+
+
+def source_files() -> dict[str, str]:
+    """The files of our own class, {file name: source}. The sources of `headscope.nn` become one
+    file, headscope_nn.py, so an exported model has no second implementation that could differ."""
+    wrapper = source_of(WRAPPER)
+    modules: dict[str, str] = {}
+    collect(WRAPPER, modules)
+    del modules[WRAPPER]  # it keeps its imports, in its own file
+    parts = [f"\n\n# --- {name} ---\n\n{source}" for name, source in modules.items() if source]
+    wrapper = re.sub(r"^from headscope[\w.]*", "from .headscope_nn", wrapper, flags=re.MULTILINE)
+    return {"modeling_headscope.py": wrapper, "headscope_nn.py": NOTICE + "".join(parts)}
+
+
+def collect(name: str, modules: dict[str, str]) -> None:
+    """Adds the source of the module `name`, without imports from headscope, to `modules`, after the
+    modules that it imports."""
+    source = source_of(name)
+    for indent, other in OURS.findall(source):
+        if not indent and other not in modules:
+            collect(other, modules)
+    modules[name] = OURS.sub(lambda match: f"{match[1]}pass\n" if match[1] else "", source)
+
+
+def source_of(module: str) -> str:
+    """The source code of a module of headscope."""
+    path = SOURCES.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return file.read_text(encoding="utf-8")
+
+
 # --- the proof in a new process ---
 
 
@@ -153,28 +198,23 @@ def prove(folder: Path, loaded: TrainedModel, *, own_class: bool) -> tuple[str, 
 
     Raises NotEqual if the folder cannot be opened, or if the results differ.
     """
-    request, work = request_for(loaded, own_class=own_class), folder / ".proof"
+    gpt, tokenizer, work = loaded.model, loaded.tokenizer, folder / ".proof"
+    tokens, positions = proof.probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
+    prompt = tokens[0, : min(8, (tokens.size(1) + 1) // 2)].tolist()
+    request = {
+        "own_class": own_class,
+        "tokens": tokens,
+        "positions": positions,
+        "prompt": prompt,
+        "new_tokens": min(NEW_TOKENS, gpt.block_size - len(prompt)),
+        "text": tokenizer.decode(tokens[0, :64].tolist()),
+    }
     work.mkdir()
     torch.save(request, work / "request.pt")
     run_reload(folder, work)
     proven = check(loaded, request, torch.load(work / "results.pt", weights_only=True))
     shutil.rmtree(work)
     return proven
-
-
-def request_for(loaded: TrainedModel, *, own_class: bool) -> dict[str, Any]:
-    """What reload.py computes."""
-    gpt = loaded.model
-    tokens, positions = proof.probe(gpt.vocab_size, gpt.block_size, loaded.tokenizer.end_of_text)
-    prompt = tokens[0, : min(8, (tokens.size(1) + 1) // 2)].tolist()
-    return {
-        "own_class": own_class,
-        "tokens": tokens,
-        "positions": positions,
-        "prompt": prompt,
-        "new_tokens": min(NEW_TOKENS, gpt.block_size - len(prompt)),
-        "text": loaded.tokenizer.decode(tokens[0, :64].tolist()),
-    }
 
 
 def run_reload(folder: Path, work: Path) -> None:

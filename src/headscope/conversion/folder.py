@@ -43,20 +43,17 @@ def folder_of(source: str) -> Path:
     if path.is_dir():
         return path
     if path.exists() or path.is_symlink() or not HUB_NAME.fullmatch(source) or ".." in source:
-        raise UserError(
-            f"source={source} is not a folder: name the folder of a Hugging Face model, a model on "
-            "the hub, or a checkpoint of nanoGPT, which ends in .pt"
-        )
+        advice = "name the folder of a Hugging Face model, a model on the hub, or a checkpoint of"
+        raise UserError(f"source={source} is not a folder: {advice} nanoGPT, which ends in .pt")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(source, allow_patterns=HUB_FILES))
     # OSError: no network, or no such model. ValueError: not a name, or nothing in the cache.
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"source={source} is not a folder here, and could not be downloaded from the hub "
-            f"({type(error).__name__}): {first_line(error)[:200]}"
-        ) from error
+        problem = f"source={source} is not a folder here, and could not be downloaded from the hub"
+        reason = f"({type(error).__name__}): {first_line(error)[:200]}"
+        raise UserError(f"{problem} {reason}") from error
 
 
 def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
@@ -79,11 +76,9 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
         tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
         load_weights(folder, theirs, settings, gpt, tokenizer.end_of_text)
     except Unfit as error:
+        problem = f"{folder}: headscope cannot express this {theirs.name}: {error}"
         unread = settings.unread()
-        raise UserError(
-            f"{folder}: headscope cannot express this {theirs.name}: {error}"
-            + (f"; config.json has {unread}" if unread else "")
-        ) from None
+        raise UserError(f"{problem}; config.json has {unread}" if unread else problem) from None
     except UserError as error:
         raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
     return imported(folder, gpt, model, tokenizer, name=folder.absolute().name)
@@ -95,18 +90,18 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         raw = parse_json(folder / "config.json")
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{folder} is not a folder of a Hugging Face model: its config.json cannot be read "
-            f"({error}); a run of headscope is converted with checkpoint= and to="
-        ) from None
+        problem = f"{folder} is not a folder of a Hugging Face model"
+        advice = "a run of headscope is converted with checkpoint= and to="
+        reason = f"its config.json cannot be read ({error})"
+        raise UserError(f"{problem}: {reason}; {advice}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{folder}: config.json is not a JSON object")
-    found = [f"config.json with {key}" for key in REFUSED if raw.get(key) is not None]
+    partial = [f"config.json with {key}" for key in REFUSED if raw.get(key) is not None]
     if (folder / "adapter_config.json").exists():
-        found.append("an adapter (adapter_config.json)")
-    if found:
+        partial.append("an adapter (adapter_config.json)")
+    if partial:
         raise UserError(
-            f"{folder} has {found[0]}, so its weights are not the whole model in full precision: "
+            f"{folder} has {partial[0]}, so its weights are not the whole model in full precision: "
             "load it with transformers, merge an adapter with merge_and_unload() of peft, and save "
             "it again in float32"
         )

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from headscope.config.parts import Part
-from headscope.conversion.classes import divide, name_of, part, sizes, table
+from headscope.conversion.classes import INSTEAD, divide, name_of, part, sizes, table
 from headscope.conversion.new_folder import new_folder
-from headscope.conversion.proof import NotEqual, converted, find_class, words
+from headscope.conversion.proof import NotEqual, converted, find_class, standard_form, words
 from headscope.conversion.settings import quiet_transformers
-from headscope.conversion.standard_form import standard_form
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
 from headscope.terminal import printable
@@ -44,10 +43,8 @@ def export_gguf(loaded: TrainedModel, output: Path) -> list[str]:
     with quiet_transformers("to=gguf"):
         architecture, tensors = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):
-        raise UserError(
-            f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}, only byte-level BPE "
-            "(tokenizer=bpe or gpt2); use to=huggingface or to=safetensors"
-        )
+        problem = f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}"
+        raise UserError(f"{problem}, only byte-level BPE (tokenizer=bpe or gpt2); {INSTEAD}")
     with new_folder(output) as folder:
         write(folder / "model.gguf", architecture, fields(loaded, architecture), tensors)
     return [
@@ -71,14 +68,12 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
     else:
         arcee = activation == "ReluSquared" and not model.bias
         fits = arcee or name_of(model.feed_forward) == "SwiGLU"
-    found = find_class(gpt, provable) if fits else None
-    if found is None:
-        raise UserError(
-            f"to=gguf: no architecture of llama.cpp computes this model ({words(model)}): with "
-            "LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu or relu_squared; "
-            "use to=huggingface or to=safetensors"
-        )
-    name = found.model_type.replace("_", "")
+    theirs = find_class(gpt, provable) if fits else None
+    if theirs is None:
+        problem = f"to=gguf: no architecture of llama.cpp computes this model ({words(model)})"
+        those = "with LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu"
+        raise UserError(f"{problem}: {those} or relu_squared; {INSTEAD}")
+    name = theirs.model_type.replace("_", "")
     weights: dict[str, Tensor] = {}
     for ours, weight in standard_form(gpt, provable)[1].items():
         if ".qkv." in ours and name in ("llama", "arcee"):
@@ -87,10 +82,10 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
             rotated, values = halves.tensor_split([layer.heads + layer.kv_heads])
             rotated = rotated.transpose(1, 2).flatten(0, 2)
             weight = torch.cat([rotated, values.flatten(0, 2)])
-        weights |= divide(weight, found.counterpart(ours), gpt)
+        weights |= divide(weight, theirs.counterpart(ours), gpt)
     # Gains that ours does not have are ones, and with LayerNorm, missing biases are zeros.
-    for key, constant in found.parameters(converted(found, gpt, provable)[1]).items():
-        if found.norm == "LayerNorm" or key.endswith("weight"):
+    for key, constant in theirs.parameters(converted(theirs, gpt, provable)[1]).items():
+        if theirs.norm == "LayerNorm" or key.endswith("weight"):
             weights.setdefault(key, constant)
     if name == "gptneox":
         # llama.cpp needs the output head, even if it is tied.
@@ -164,9 +159,9 @@ def write(path: Path, name: str, settings: dict[str, Any], tensors: dict[str, np
     finally:
         writer.close()
     reader = gguf.GGUFReader(path)
-    found = {tensor.name: tensor.data for tensor in reader.tensors}
-    same = found.keys() == tensors.keys() and all(
-        np.array_equal(found[key], tensor) for key, tensor in tensors.items()
+    written = {tensor.name: tensor.data for tensor in reader.tensors}
+    same = written.keys() == tensors.keys() and all(
+        np.array_equal(written[key], tensor) for key, tensor in tensors.items()
     )
     if not same or reader.fields["general.architecture"].contents() != name:
         raise NotEqual(f"{path.name} has other tensors than the model when it is read again")

@@ -1,5 +1,4 @@
-"""Writes an imported model as a checkpoint in the form of a run, so that all scripts can open
-it."""
+"""Writes an imported model as a checkpoint in the form of a run, which all commands can open."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -91,7 +91,7 @@ def heads_by_type(report: Any) -> dict[str, str]:
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, Mapping) and all(type(row.get(k)) is int for k in ("layer", "head")):
             names.setdefault(str(row.get("type")), []).append(f"L{row['layer']}H{row['head']}")
-    return {kind: ", ".join(found) for kind, found in sorted(names.items())}
+    return {kind: ", ".join(heads) for kind, heads in sorted(names.items())}
 
 
 def table(rows: Mapping[str, str]) -> str:
@@ -100,8 +100,7 @@ def table(rows: Mapping[str, str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """One line of `text` in which Markdown and HTML see no markup and no link. A long text is
-    shortened."""
+    """The beginning of `text` as one line, in which Markdown and HTML see no markup or link."""
     text = " ".join(printable(text[: LONGEST + 1], keep="\n\t").split())
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

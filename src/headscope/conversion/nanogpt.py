@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
-from headscope.conversion.classes import GPT2, Unfit, part, table
+from headscope.conversion.classes import GPT2, INSTEAD, Unfit, part, table
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
@@ -29,8 +29,7 @@ from headscope.trained.checkpoint.file import is_finite
 from headscope.trained.checkpoint.loading import WithoutInitialization, load_weights
 
 GPT2_SIZES = (50257, 50304)
-"""The sizes of GPT-2's vocabulary: its tokens, and the next multiple of 64, to which nanoGPT pads
-the embedding."""
+"""GPT-2's number of tokens, and the next multiple of 64, to which nanoGPT pads the embedding."""
 
 COMPILED = "_orig_mod."
 """The prefix that torch.compile adds to the names of weights."""
@@ -45,16 +44,16 @@ class NanoGPT(GPT2):
     keys = table("layers=n_layer heads=n_head embed_dim=n_embd block_size=block_size")
 
     def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
-        found = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
+        entries = super().entries(gpt, config)  # raises Unfit if a part is not GPT-2's
         if gpt.norm.eps != 1e-5:
             raise Unfit("norm.eps")
-        args = {key: found[key] for key in (*self.keys.values(), "vocab_size")}
+        args = {key: entries[key] for key in (*self.keys.values(), "vocab_size")}
         return args | {"bias": config.bias or config.qkv_bias, "dropout": config.dropout}
 
     def config(self, args: dict[str, Any]) -> Part:
         """The configuration of a model. Raises UserError if an entry is not valid."""
         bias = args.get("bias", True)
-        found = {
+        keys = {
             "_target_": "headscope.GPT",
             **{ours: args.get(theirs) for ours, theirs in self.keys.items()},
             "dropout": args.get("dropout", 0.0),
@@ -66,7 +65,7 @@ class NanoGPT(GPT2):
             "activation": part("Gelu"),
             "feed_forward": part("FeedForward"),
         }
-        return parse_part(found, "model", composed=False)
+        return parse_part(keys, "model", composed=False)
 
     def build(self, config: Any) -> GPT:
         with WithoutInitialization():
@@ -77,11 +76,6 @@ class NanoGPT(GPT2):
 
     def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
         return weight
-
-
-def is_nanogpt(path: Path) -> bool:
-    """Whether the name of a file looks like a nanoGPT checkpoint, such as ckpt.pt."""
-    return path.suffix == ".pt" and path.is_file()
 
 
 def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -> TrainedModel:
@@ -102,17 +96,15 @@ def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
     if text is None:
         if vocab_size in GPT2_SIZES:
             return with_vocab_size(gpt2([]), vocab_size)
-        raise UserError(
-            f"{path} has {vocab_size} tokens, which are not GPT-2's: give text=, the file "
-            "that the model was trained on, whose characters are its tokens"
-        )
+        problem = f"{path} has {vocab_size} tokens, which are not GPT-2's"
+        advice = "the file that the model was trained on, whose characters are its tokens"
+        raise UserError(f"{problem}: give text=, {advice}")
     alphabet = char(text_chunks(text)).state()["alphabet"]
     if len(alphabet) != vocab_size:
-        raise UserError(
-            f"text={text} has {len(alphabet)} different characters, but {path} has {vocab_size} "
-            "tokens: name the text that the model was trained on, or if headscope exported the "
-            "model, use the run that it came from"
-        )
+        problem = f"text={text} has {len(alphabet)} different characters"
+        advice = "name the text that the model was trained on, or if headscope exported the model,"
+        advice += " use the run that it came from"
+        raise UserError(f"{problem}, but {path} has {vocab_size} tokens: {advice}")
     return CharTokenizer(alphabet, special_tokens=False)
 
 
@@ -128,18 +120,18 @@ def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, in
                 raise ValueError("a wrong checksum")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         args, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
-        found = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
+        stored = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
         args, step = args | {"vocab_size": int(args["vocab_size"])}, max(0, int(step))
     except Exception as error:  # a malformed file can raise almost any exception
         raise UserError(f"{path} is not a checkpoint of nanoGPT, or is damaged") from error
     try:
-        if len(found) < len(state):
+        if len(stored) < len(state):
             raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
         gpt = NanoGPT().build(args)
         names = {NanoGPT().counterpart(name)[0]: name for name in gpt.state_dict()}
         weights = {
             names.get(name, name): finite(name, weight)
-            for name, weight in found.items()
+            for name, weight in stored.items()
             if not name.endswith(".attn.bias")  # causal masks, stored without fused attention
         }
         load_weights(gpt, weights)
@@ -171,16 +163,12 @@ def export_nanogpt(loaded: TrainedModel, output: Path) -> list[str]:
     gpt, model, tokenizer = loaded.model, loaded.config.model, loaded.tokenizer
     theirs = find_class(gpt, model, [NanoGPT()])
     if theirs is None:
-        raise UserError(
-            f"to=nanogpt: nanoGPT cannot express this model ({words(model)}): it has "
-            "model=gpt2 with model/activation=gelu and sizes that follow from embed_dim and heads; "
-            "use to=huggingface or to=safetensors"
-        )
+        problem = f"to=nanogpt: nanoGPT cannot express this model ({words(model)})"
+        those = "model/activation=gelu and sizes that follow from embed_dim and heads"
+        raise UserError(f"{problem}: it has model=gpt2 with {those}; {INSTEAD}")
     if not isinstance(tokenizer, CharTokenizer) and tokenizer.name != "gpt2":
-        raise UserError(
-            f"to=nanogpt: its tokenizer is {tokenizer.name}, and nanoGPT's sample.py knows char "
-            "and gpt2; use to=huggingface or to=safetensors"
-        )
+        problem = f"to=nanogpt: its tokenizer is {tokenizer.name}"
+        raise UserError(f"{problem}, and nanoGPT's sample.py knows char and gpt2; {INSTEAD}")
     args, filled = converted(theirs, gpt, model)
     content = {
         "model": {theirs.counterpart(name)[0]: w for name, w in filled.state_dict().items()},

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from headscope.errors import UserError
-from headscope.files import cannot_write
+from headscope.files import cannot_write, flush_to_disk
 
 LOCK = ".lock"
 """A temporary folder with this file is in use as long as a process holds the lock."""
@@ -41,8 +41,7 @@ def new_folder(path: Path, *, size: int = 0) -> Iterator[Path]:
         (scratch / LOCK).unlink(missing_ok=True)
         for file in scratch.rglob("*"):
             if file.is_file():
-                with file.open("rb") as stream:
-                    os.fsync(stream.fileno())
+                flush_to_disk(file)
         scratch.rename(path)
     except OSError as error:
         remove()  # now, because the message shows the free space

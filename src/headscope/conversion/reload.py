@@ -34,11 +34,11 @@ def answer(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     encoded = tokenizer(request["text"], add_special_tokens=False, return_tensors="pt")
     if encoded["input_ids"].numel():  # the model takes what the tokenizer returns
         model(**{name: rows[:, : tokens.size(1)] for name, rows in encoded.items()})
-    found = [f"{kind}: {names}" for kind, names in problems.items() if names]
+    lines = [f"{kind}: {names}" for kind, names in problems.items() if names]
     return {
         "class": type(model).__name__,
         "version": str(transformers.__version__),
-        "problems": found + [name for name in sys.modules if name == "headscope"],
+        "problems": lines + [name for name in sys.modules if name == "headscope"],
         "logits": logits,
         "generated": generated,
         "encoded": encoded["input_ids"][0].tolist(),

@@ -33,24 +33,18 @@ class Settings:
         self.keys_read.add(key)
         return getattr(self.config, key, None)
 
-    def rotary_base(self, old: Any) -> Any:
-        """The base of rotary positions. Transformers 4 has it in another entry, with the value
-        `old`."""
-        parameters = getattr(self.config, "rope_parameters", None) or {}
-        return parameters.get("rope_theta", 10000.0 if old is None else old)
-
     def unread(self) -> str:
         """The entries of config.json that were not read and may have an effect, first those that
         differ from the defaults of the class."""
         known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
-        found = [
+        unread = [
             key
             for key, value in self.raw.items()
             if value and key not in known and not WITHOUT_EFFECT.search(key)
         ]
         defaults = type(self.config)().to_dict()
-        found.sort(key=lambda key: self.raw[key] == defaults.get(key))
-        return ", ".join(f"{key}={short(self.raw[key])}" for key in found[:6])
+        unread.sort(key=lambda key: self.raw[key] == defaults.get(key))
+        return ", ".join(f"{key}={short(self.raw[key])}" for key in unread[:6])
 
 
 def require_transformers(key: str) -> None:

@@ -77,10 +77,8 @@ def byte_level(tokenizer: TiktokenTokenizer) -> Library:
     are single bytes, so it needs no pattern."""
     merges = merges_of_ranks(tokenizer.ranks)
     if merges is None:
-        raise UserError(
-            "this tokenizer has a token that no pair of other tokens is merged to, so it cannot be "
-            "written as a tokenizer.json"
-        )
+        problem = "this tokenizer has a token that no pair of other tokens is merged to"
+        raise UserError(f"{problem}, so it cannot be written as a tokenizer.json")
     symbols = byte_symbols()
 
     def written(token: bytes) -> str:
@@ -147,8 +145,8 @@ def end_of_text(folder: Path, theirs: Any, ids: dict[str, int]) -> int | None:
     named: list[Any] = []
     for file in (folder / "config.json", folder / "generation_config.json"):
         content = read_json(file)
-        found = content.get("eos_token_id") if isinstance(content, dict) else None
-        named += found if isinstance(found, list) else [found]
+        ends = content.get("eos_token_id") if isinstance(content, dict) else None
+        named += ends if isinstance(ends, list) else [ends]
     named += [theirs.eos_token_id, theirs.sep_token_id, *(ids.get(name) for name in END_NAMES)]
     known = set(ids.values())
     return next((each for each in named if type(each) is int and each in known), None)

@@ -22,8 +22,8 @@ from transformer_lens.model_bridge.generalized_components.base import Generalize
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoTokenizer
 
+from headscope.conversion import modeling_headscope as own
 from headscope.conversion.export import OWN_CLASS, write_tokenizer
-from headscope.conversion.own_class import modeling_headscope as own
 from headscope.nn import Position
 from headscope.nn.dot_product import one_per_query_head
 from headscope.nn.masks import combine_masks
@@ -137,8 +137,7 @@ class HookedAttention(bridges.AttentionBridge):
     def forward(
         self, query: Tensor, *, position: Position, past: Any, mask: Tensor | None
     ) -> Tensor:
-        """Computes what the `MultiHeadAttention` computes, step by step. `query` has shape
-        (B, T, C)."""
+        """Computes what a `MultiHeadAttention` computes, step by step. `query` is (B, T, C)."""
         layer = self.original_component
         query = self.hook_in(query)
         q, k, v = layer.project(query, query, query)

@@ -8,6 +8,7 @@ Shapes: B batch, T block_size, N tokens.
 """
 
 import itertools
+import math
 import mmap
 import signal
 from collections.abc import Callable, Iterator
@@ -22,13 +23,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from headscope.data.machine import machine_memory
-from headscope.data.shuffle import Shuffle
 from headscope.errors import UserError
 
 Batch = tuple[Tensor, Tensor]
 
 Gather = Callable[[np.ndarray], Tensor]
 """Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
+
+ROUNDS = 4
+"""The number of rounds of `Shuffle`. If `hash_with_key` were perfectly random, two rounds would be
+enough (Luby & Rackoff 1988)."""
+
+FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
+HALF = np.uint64(32)
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -110,6 +117,49 @@ class TrainingBatches(IterableDataset[Batch]):
                 first = (batch * self.world_size + self.rank) * self.batch_size
                 yield shuffle(first + np.arange(self.batch_size)) * self.block_size + offset
             first_batch = 0
+
+
+class Shuffle:
+    """A random permutation of range(size). An element is computed when it is needed, so memory and
+    set-up time do not depend on `size`.
+
+    This is a Feistel network (Luby & Rackoff 1988). The numbers 0, 1, 2 and so on fill a grid with
+    about sqrt(size) rows and columns. Each round first shifts every column cyclically by a hash of
+    its column index, and then every row by a hash of its row index. Both shifts are invertible, so
+    the result is a permutation of the grid. The grid can have more cells than `size`: a result that
+    is not below `size` is permuted again until it is (cycle walking). Black & Rogaway 2002,
+    "Ciphers with Arbitrary Finite Domains", describe both the grid and cycle walking. `random`
+    draws the keys of the hash.
+    """
+
+    def __init__(self, size: int, random: np.random.Generator) -> None:
+        rows = math.isqrt(size - 1) + 1
+        self.size = np.uint64(size)
+        self.rows = np.uint64(rows)
+        self.columns = np.uint64(-(-size // rows))
+        self.keys = random.integers(2**64, size=(ROUNDS, 2), dtype=np.uint64)
+
+    def __call__(self, indices: np.ndarray) -> np.ndarray:
+        """The elements of the permutation at `indices`. The indices are int64 of any shape, and so
+        is the result."""
+        result = self._permute_grid(indices.astype(np.uint64))
+        while (outside := result >= self.size).any():
+            result[outside] = self._permute_grid(result[outside])
+        return result.astype(np.int64)
+
+    def _permute_grid(self, cells: np.ndarray) -> np.ndarray:
+        row, column = np.divmod(cells, self.columns)
+        for column_key, row_key in self.keys:
+            row = (row + hash_with_key(column, column_key)) % self.rows
+            column = (column + hash_with_key(row, row_key)) % self.columns
+        return row * self.columns + column
+
+
+def hash_with_key(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
+    """A pseudo-random 32-bit hash of each number. Each key gives a different hash function."""
+    bits = (numbers + key) * FACTORS[0]
+    bits ^= bits >> HALF
+    return (bits * FACTORS[1]) >> HALF
 
 
 def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:

@@ -47,9 +47,9 @@ def train_bpe(
     small = (piece for text in texts for piece in pieces([text], size=PIECE))
     hf_tokenizer.train_from_iterator(
         (
-            part
+            run
             for piece in few_words(sample(small, int(sample_megabytes * 1e6)))
-            for part in split_long_runs(piece.decode())
+            for run in split_long_runs(piece.decode())
         ),
         trainer,
     )
@@ -65,7 +65,7 @@ LONG_SPACE = re.compile(rb"\s{5,}")
 
 def sample(texts: Iterable[str], limit: int) -> list[bytes]:
     """Up to `limit` bytes of the texts, in UTF-8: all texts, or every second, or every fourth, and
-    so on. So the sample is spread over all texts, whose number need not be known before."""
+    so on. So the sample is spread over all texts, without counting them first."""
     kept: list[bytes] = []
     every, size = 1, 0
     for number, text in enumerate(texts):
@@ -80,8 +80,8 @@ def sample(texts: Iterable[str], limit: int) -> list[bytes]:
 
 def few_words(texts: list[bytes]) -> list[bytes]:
     """All texts, or every second, or every fourth, and so on, so that their different words have at
-    most `MAX_DISTINCT` bytes. A text in English stays whole, but not one of random letters, or one
-    without spaces, such as in Chinese."""
+    most `MAX_DISTINCT` bytes. English text is usually kept whole. Random letters, or text without
+    spaces such as Chinese, are not."""
     # All texts have at most 8 times the different words of an eighth, which is faster to count.
     while 8 * distinct(texts[::8]) > MAX_DISTINCT and distinct(texts) > MAX_DISTINCT:
         texts = texts[::2]

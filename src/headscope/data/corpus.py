@@ -34,21 +34,21 @@ PIECE = 2**18
 """Number of characters in a piece of text, if there are places to cut."""
 
 LONGEST = 2**19
-"""After this number of characters without any place to cut, such as in a word of 500,000 letters,
-the text is cut anyway, which may change a token. This limits the memory: tiktoken needs about 70
-bytes for each byte of a word, and refuses a million spaces in a row."""
+"""After this number of characters without a place to cut, the text is cut anyway. This may change a
+token, but it limits the memory: tiktoken needs about 70 bytes for each byte of a word, and refuses
+a million spaces in a row."""
 
 CUT = re.compile(
     r"[ \n\t]\S"
     r"|[!-/:-@\[-`{-~\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]"
     r"[A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fef]"
 )
-"""Matches the two characters around a place to cut, in the reversed text. GPT-2's pattern and
-WordPiece always split before white space that follows another character, and before punctuation
-that follows a letter.
+"""A place to cut: the characters after and before it, in this order, because the reversed text is
+searched. GPT-2's pattern and WordPiece always split before white space that follows another
+character, and before punctuation that follows a letter.
 
-White space is no place to cut: the pattern looks ahead, so `one.\\n\\ntwo` contains two tokens of
-one line end, but `one.\\n\\n` contains one token of two line ends."""
+There is no place to cut after white space, because its tokens depend on what follows: in
+`one.\\n\\ntwo` each line end is a token, but in `one.\\n\\n` both are one token."""
 
 Item = TypeVar("Item")
 
@@ -56,8 +56,8 @@ Item = TypeVar("Item")
 @dataclass(frozen=True)
 class Document:
     """A document: its split, its text in pieces, and a function that computes a hash of its text.
-    The pieces can be used only once, before the next document is read. A part of a document has no
-    hash."""
+    The pieces can be used only once, before the next document is read. If a text is divided into
+    two documents, they have no hash."""
 
     split: Split
     pieces: Iterable[str]
@@ -73,12 +73,12 @@ class Corpus(ABC):
     max_tokens: int | None = None
     """The maximum number of training tokens, or None for all."""
     answer_after: str | None = None
-    """A token such as "=", if the losses count only the tokens that follow it, in documents that
-    begin in the same window. None: all tokens."""
+    """If the losses count only the tokens after a token such as "=", this token. Its document must
+    begin in the same window. None if the losses count all tokens."""
     notice: str | None = None
     """What the user should know before the text is read, or None."""
     left_out: Mapping[str, tuple[int, int]] = {}
-    """For each source of rows that was read: how many rows had no value, and how many it has."""
+    """For each source of rows that was read: its rows without a value, and all its rows."""
     deduplicate: bool = False
     """Whether to keep only the first of several equal documents."""
 
@@ -89,12 +89,11 @@ class Corpus(ABC):
 
     @abstractmethod
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
-        """The documents of both splits, always in the same order. May end early when `wanted` is
-        false for a split."""
+        """Yields the documents of both splits, always in the same order. May stop early, or leave
+        out a split, when `wanted` is false for it."""
 
     def size(self) -> int | None:
-        """The size of the text in bytes, to estimate how long it takes to read. None if it is not
-        known."""
+        """The size of the text in bytes, to estimate the time to read it. None if it is unknown."""
         return None
 
 
@@ -108,8 +107,8 @@ def digest(chunks: Iterable[str]) -> bytes:
 
 
 def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
-    """Each item with its split. Every tenth item is held out. If there are fewer than ten, the last
-    one is. Reads only one item ahead, because an item may be a long text."""
+    """Yields each item with its split. Every tenth item is held out, or the last one of fewer than
+    ten. Reads only one item ahead, because an item may be a long text."""
     end: Any = object()
     for number, (item, following) in enumerate(pairwise(chain(items, [end])), start=1):
         is_only = following is end and number < HOLD_OUT
@@ -117,12 +116,12 @@ def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
 
 
 def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
-    """Divides a text into two documents. Its last tenth is held out for validation. `characters` is
-    the length of the text."""
+    """Divides a text of `characters` characters into two documents: the last tenth is held out for
+    validation."""
     stream = iter(chunks)
     rest: list[str] = []
 
-    def first_part() -> Iterator[str]:
+    def training_text() -> Iterator[str]:
         left = characters * (HOLD_OUT - 1) // HOLD_OUT
         for chunk in stream:
             yield chunk[:left]
@@ -131,46 +130,41 @@ def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
                 return
             left -= len(chunk)
 
-    train = first_part()
+    train = training_text()
     yield Document("train", pieces(train))
-    for _ in train:  # what was not used
+    for _ in train:  # skips what the caller did not read
         pass
     yield Document("validation", pieces(chain(rest, stream)))
 
 
 def pieces(chunks: Iterable[str], *, size: int = PIECE) -> Iterator[str]:
-    """The text of all `chunks` in pieces of about `size` characters, to encode them one by one.
+    """Yields the text of all `chunks` in pieces of about `size` characters.
 
-    This gives the same tokens as encoding the whole text, because the pieces end where the pattern
-    of every tokenizer in conf/ splits the text, and WordPiece too. The tokenizer of an imported
-    model may have another pattern, or none. Then one token may differ at each end of a piece. A
-    document of up to 250,000 characters is one piece.
+    Encoding the pieces gives the same tokens as encoding the whole text, because every tokenizer in
+    conf/, and WordPiece, always splits the text where a piece ends. The tokenizer of an imported
+    model may not: then a token at each end of a piece may differ. A document of up to 250,000
+    characters is one piece.
     """
     held: list[str] = []
     length = 0
     for chunk in chunks:
         for start in range(0, len(chunk), size):
-            part = chunk[start : start + size]
-            held.append(part)
-            length += len(part)
+            text = chunk[start : start + size]
+            held.append(text)
+            length += len(text)
             if length < size:
                 continue
-            cut = last_cut(part)
+            match = CUT.search(text[::-1])  # the last place in the text
+            cut = len(text) - match.start() - 1 if match else 0
             if cut:
-                yield "".join([*held[:-1], part[:cut]])
-                held = [part[cut:]]
+                yield "".join([*held[:-1], text[:cut]])
+                held = [text[cut:]]
             elif length >= LONGEST:
                 yield "".join(held)
                 held = []
             length = sum(map(len, held))
     if length:
         yield "".join(held)
-
-
-def last_cut(text: str) -> int:
-    """The last index at which `text` may be cut. 0 if there is none."""
-    found = CUT.search(text[::-1])
-    return len(text) - found.start() - 1 if found else 0
 
 
 class Sotu(Corpus):
@@ -216,7 +210,7 @@ class TinyShakespeare(Corpus):
     """40,000 lines of Shakespeare's plays, as published with char-rnn. The last 10 % are held out
     for validation.
 
-    The text is downloaded, or read from a local copy at `path`. Its sha256 is checked.
+    The text is downloaded, or read from a local copy at `path`. Its sha256 is verified.
     """
 
     name = "tinyshakespeare"

@@ -1,4 +1,4 @@
-"""Encodes a corpus: its documents are read in batches, which are encoded on all cores."""
+"""Encodes a corpus: reads its documents in batches, and encodes the batches on all cores."""
 
 import copy
 import math
@@ -18,13 +18,13 @@ from headscope.errors import UserError
 from headscope.nn.loss import Answers
 
 BATCH = 2**20
-"""Number of bytes of text that a thread encodes at a time."""
+"""Minimum number of bytes of text that a thread encodes at a time, except for the last batch."""
 
 
 @dataclass
 class TextBatch:
-    """Text of one split to encode: pieces, each with whether a document begins with it. `size` is
-    its number of bytes."""
+    """Text of one split to encode: `pieces`, pairs of a flag and a text, and their `size` in bytes.
+    The flag is true if a document begins with this piece."""
 
     split: Split
     pieces: list[tuple[bool, str]] = field(default_factory=list)
@@ -32,15 +32,19 @@ class TextBatch:
 
 
 Track = Callable[[Iterator[TextBatch], int | None], Generator[TextBatch, None, None]]
-"""A function of (batches, size of all text in bytes) that yields the same batches and shows the
-progress."""
+"""Shows the progress: gets the batches and the size of the whole text in bytes, if it is known, and
+yields the same batches."""
 
 
 @dataclass
 class Count:
-    """What one split has: at most `limit` tokens, the bytes of their text, the bytes of the tokens
-    themselves (only in validation), and how often it has each document, by its digest, also if it
-    was left out."""
+    """Counts what one split contains.
+
+    - `tokens`: the number of its tokens, at most `limit`.
+    - `text_bytes`: the number of bytes of the text that was encoded to these tokens.
+    - `token_bytes`: the number of bytes that these tokens stand for, counted only in validation.
+    - `digests`: how often each document occurs, by its digest. Duplicates that are left out count.
+    """
 
     limit: float
     tokens: int = 0
@@ -50,17 +54,18 @@ class Count:
 
     @property
     def text_per_token_byte(self) -> float:
-        """The bytes of the text per byte of its tokens: 1 unless the tokenizer loses text. If the
-        tokens have no bytes, 1."""
+        """The bytes of the text per byte of its tokens. It is 1 unless the tokenizer loses text. If
+        no token has bytes, it is also 1."""
         return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
 
     def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
-        """Counts the tokens of a text of `text_bytes`, as far as the limit allows, and returns
-        them. If only a part is taken and the tokenizer loses text, the number of bytes of this part
-        is an estimate. `byte_lengths` (V,) are the bytes of each token in the vocabulary."""
+        """Returns the first of these tokens, as many as the limit allows, and counts them. All
+        `tokens` together encode a text of `text_bytes`. If not all are taken, the size of their
+        text is computed from `byte_lengths` (V,), the bytes of each token of the vocabulary. This
+        is an estimate if the tokenizer loses text."""
         taken = tokens[: int(min(len(tokens), self.limit - self.tokens))]
         if len(taken) < len(tokens):
-            kept, total = (int(byte_lengths[part].sum()) for part in (taken, tokens))
+            kept, total = (int(byte_lengths[counted].sum()) for counted in (taken, tokens))
             text_bytes = text_bytes * kept // max(1, total)
         self.tokens += len(taken)
         self.text_bytes += text_bytes
@@ -68,9 +73,9 @@ class Count:
 
 
 class EncodedCorpus:
-    """The given splits of a corpus as tokens, and `counts` of what each split has. If the number of
-    tokens is limited, the validation split gets at most a ninth of the tokens of the training
-    split."""
+    """Encodes `splits` of a corpus. `counts` has a `Count` of each split, which `token_arrays`
+    fills. If the corpus has `max_tokens`, this is the limit of the training split, and the
+    validation split gets at most a ninth of it."""
 
     def __init__(
         self, corpus: Corpus, tokenizer: Tokenizer, splits: tuple[Split, ...] = SPLITS
@@ -81,8 +86,10 @@ class EncodedCorpus:
             limit, ninth = corpus.max_tokens, max(2, corpus.max_tokens // (HOLD_OUT - 1))
         self.counts: dict[Split, Count] = {"train": Count(limit), "validation": Count(ninth)}
 
-    def parts(self, track: Track | None = None) -> Generator[tuple[Split, np.ndarray], None, None]:
-        """Yields the tokens in parts (n,), in the order of the text, each with its split, and
+    def token_arrays(
+        self, track: Track | None = None
+    ) -> Generator[tuple[Split, np.ndarray], None, None]:
+        """Yields pairs of a split and the next of its tokens (n,), in the order of the text, and
         counts them. Raises UserError if the text cannot be read."""
         byte_lengths = self.tokenizer.byte_lengths()
         own = OwnTokenizer(self.tokenizer)
@@ -106,7 +113,7 @@ class EncodedCorpus:
         return split in self.splits and self.counts[split].tokens < self.counts[split].limit
 
     def _batches(self) -> Generator[TextBatch, None, None]:
-        """Reads the text in batches, until all tokens are counted that may be."""
+        """Reads the text in batches, until each split has as many tokens as its limit allows."""
         batches = {split: TextBatch(split) for split in self.splits}
         compares = self.corpus.deduplicate or self.splits == SPLITS
         for document in self.corpus.documents(self._wants):
@@ -133,8 +140,8 @@ class EncodedCorpus:
 
 
 class OwnTokenizer(threading.local):
-    """A copy of a tokenizer for each thread. Threads that share a `tiktoken.Encoding` wait for each
-    other, which makes two threads about as slow as one."""
+    """Gives each thread a copy of a tokenizer. Threads that share a `tiktoken.Encoding` wait for
+    one another, so two of them are about as slow as one."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = copy.deepcopy(tokenizer)
@@ -144,24 +151,23 @@ class OwnTokenizer(threading.local):
         each document."""
         end_of_text = self.tokenizer.end_of_text
         dtype = token_dtype(self.tokenizer.vocab_size)
-        parts = [np.empty(0, dtype)]
+        arrays = [np.empty(0, dtype)]
         for begins, piece in batch.pieces:
             if begins and end_of_text is not None:
-                parts.append(np.array([end_of_text], dtype))
-            parts.append(tokens := self.tokenizer.encode(piece))
+                arrays.append(np.array([end_of_text], dtype))
+            arrays.append(tokens := self.tokenizer.encode(piece))
             if len(tokens) and (largest := np.max(tokens)) >= self.tokenizer.vocab_size:
                 name, size = type(self.tokenizer).__name__, self.tokenizer.vocab_size
                 raise UserError(
                     f"{name} gives the token {largest}, but its vocab_size is {size}: correct it"
                 )
-        return np.concatenate(parts, dtype=dtype, casting="same_kind")
+        return np.concatenate(arrays, dtype=dtype, casting="same_kind")
 
 
 def encode_batches(
     pool: ThreadPoolExecutor, own: OwnTokenizer, batches: Iterator[TextBatch], *, ahead: int
 ) -> Iterator[tuple[TextBatch, np.ndarray]]:
-    """Yields each batch with its tokens, in order. The pool works on up to `ahead` batches at a
-    time."""
+    """Yields each batch with its tokens, in order. Up to `ahead` batches are in the pool."""
     waiting: deque[tuple[TextBatch, Future[np.ndarray]]] = deque()
     for batch in batches:
         waiting.append((batch, pool.submit(own.encode, batch)))
@@ -177,8 +183,8 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
 
 
 def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
-    """The tokens of `corpus.answer_after`. Raises UserError if it is not one token, or if no token
-    begins a document."""
+    """The answers that the losses count, or None for all tokens. Raises UserError if
+    `corpus.answer_after` is not one token, or if no token begins a document."""
     after = corpus.answer_after
     if after is None:
         return None

@@ -127,13 +127,13 @@ class Modular(Generated):
         pairs = [(a, b) for a in range(self.prime) for b in range(a + 1)]
         random.shuffle(pairs)
         train = max(1, min(len(pairs) - 1, round(self.share * len(pairs))))
-        found: list[tuple[Split, str]] = []
+        examples: list[tuple[Split, str]] = []
         for number, (a, b) in enumerate(pairs):
             answer = f"={SYMBOLS[(a + b) % self.prime]}"
             orders = {SYMBOLS[a] + SYMBOLS[b]: 0, SYMBOLS[b] + SYMBOLS[a]: 0}
             split: Split = "train" if number < train else "validation"
-            found += [(split, order + answer) for order in orders]
-        yield from shuffled(found, random)
+            examples += [(split, order + answer) for order in orders]
+        yield from shuffled(examples, random)
 
 
 class Names(Generated):
@@ -157,12 +157,12 @@ class Names(Generated):
         random = Random(mixed_seed(self.seed, 0))
         pairs = [(a, b) for a in self.names for b in self.names if a < b]
         random.shuffle(pairs)
-        found: list[tuple[Split, str]] = []
+        examples: list[tuple[Split, str]] = []
         for number, (a, b) in enumerate(pairs):
             split: Split = "validation" if number % 10 == 0 else "train"
             texts = (f"{a}{b}{b}={a}", f"{a}{b}{a}={b}", f"{b}{a}{a}={b}", f"{b}{a}{b}={a}")
-            found += [(split, text) for text in texts]
-        yield from shuffled(found, random)
+            examples += [(split, text) for text in texts]
+        yield from shuffled(examples, random)
 
 
 def shuffled(examples: list[tuple[Split, str]], random: Random) -> Iterator[Document]:

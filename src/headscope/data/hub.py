@@ -55,9 +55,9 @@ class Hub(Corpus):
     def fingerprint(self) -> str:
         """The fingerprint depends only on the arguments of the constructor. So the fingerprint does
         not change when the text of a dataset changes under the same name and revision."""
-        parts: list[Any] = [self.dataset, self.subset, self.template.parts, self.train_split]
-        parts += [self.validation_split, self.revision, self.max_tokens, self.deduplicate]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        settings: list[Any] = [self.dataset, self.subset, self.template.pieces, self.train_split]
+        settings += [self.validation_split, self.revision, self.max_tokens, self.deduplicate]
+        return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
         number = 0

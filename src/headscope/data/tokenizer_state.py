@@ -45,9 +45,9 @@ def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Toke
         case {"kind": "own", "attributes": dict(attributes)} if own and issubclass(own, Tokenizer):
             size: Any = attributes.get("vocab_size")
             end: Any = attributes.get("end_of_text")
-            fits = type(size) is int and 0 < size <= MAX_VOCAB_SIZE
-            fits = fits and (end is None or (type(end) is int and 0 <= end < size))
-            if fits and not any(callable(getattr(own, name, None)) for name in attributes):
+            valid = type(size) is int and 0 < size <= MAX_VOCAB_SIZE
+            valid = valid and (end is None or (type(end) is int and 0 <= end < size))
+            if valid and not any(callable(getattr(own, name, None)) for name in attributes):
                 made = own.__new__(own)
                 vars(made).update(attributes)
     if made is None:

@@ -18,8 +18,8 @@ class TokenizersTokenizer(Tokenizer):
     encoding.
 
     It encodes like the library, without adding special tokens, and with `encode_special_tokens`: in
-    a text, the name of a special token is text. But Unigram and WordLevel find the names of all
-    tokens in a text. `decode` is the library's, without special tokens.
+    a text, the name of a special token is text, except in Unigram and WordLevel, which encode the
+    name of any token as this token. `decode` is the library's, without special tokens.
 
     Such a tokenizer may lose text. For example, WordPiece drops the kind of white space, and often
     upper case. So the bytes of the tokens may differ from those of the text.
@@ -50,13 +50,13 @@ class TokenizersTokenizer(Tokenizer):
         self.end_of_text = end_of_text
         added = self.library.get_added_tokens_decoder()
         special = {number for number, token in added.items() if token.special}
-        decoders = parts_of(content.get("decoder"))
+        decoders = steps_of(content.get("decoder"))
         write = writer(self.library, decoders)
         self._bytes = [
             b"" if number in special or not name else write(name)
             for number, name in enumerate(self.names)
         ]
-        self._word_piece = any(part["type"] == "WordPiece" for part in decoders)
+        self._word_piece = any(step["type"] == "WordPiece" for step in decoders)
 
     def encode(self, text: str) -> np.ndarray:
         self.library.encode_special_tokens = True  # a copy of the library does not keep this
@@ -84,20 +84,20 @@ class TokenizersTokenizer(Tokenizer):
         return state | {"vocab_size": self.vocab_size}
 
 
-def parts_of(decoder: Any) -> list[dict[str, Any]]:
-    """The decoder of a `tokenizer.json`, or the items of a `Sequence`. The library has checked
-    it."""
+def steps_of(decoder: Any) -> list[dict[str, Any]]:
+    """The decoder of a `tokenizer.json`, or the decoders of a `Sequence`. The library has verified
+    that it is valid."""
     if decoder is None:
         return []
     if decoder["type"] != "Sequence":
         return [decoder]
-    return [part for item in decoder["decoders"] for part in parts_of(item)]
+    return [step for item in decoder["decoders"] for step in steps_of(item)]
 
 
 def writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], bytes]:
     """A function that maps the name of a token to the bytes that the decoder writes for the token
     in the middle of a text."""
-    kinds = [part["type"] for part in decoders]
+    kinds = [step["type"] for step in decoders]
     if "ByteLevel" in kinds:
         byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
         # The name of an added token is not written in symbols.

@@ -57,11 +57,12 @@ class ValidationWindows(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         for index in range(self.rank, len(self) * self.world_size, self.world_size):
             if index == self.batches and self.rest is not None:
-                yield as_batch(self.tokens[None, self.rest :])
+                windows = self.tokens[None, self.rest :]
             else:
                 first = index * self.batch_size
                 starts = self.starts[first : first + self.batch_size, None]
-                yield as_batch(self.tokens[starts + self.offsets])
+                windows = self.tokens[starts + self.offsets]
+            yield inputs_and_targets(torch.from_numpy(windows.astype(np.int64)))
 
 
 def spread_windows(tokens: np.ndarray, *, length: int, windows: int | None = None) -> Tensor:
@@ -79,7 +80,3 @@ def first_passage(tokens: np.ndarray, length: int) -> list[int]:
     """The first `length` tokens of a split, without the end-of-text token before the first
     document."""
     return tokens[1 : length + 1].tolist()
-
-
-def as_batch(windows: np.ndarray) -> Batch:
-    return inputs_and_targets(torch.from_numpy(windows.astype(np.int64)))

@@ -34,46 +34,14 @@ from headscope.nn.position.base import NoPosition, Position
 from headscope.nn.position.biases import Alibi, HeadBias, Relative
 from headscope.nn.position.rotary import Rotary
 
-__all__ = [
-    "GPT",
-    "AdditiveAttention",
-    "Alibi",
-    "Cache",
-    "Digits",
-    "FeedForward",
-    "Gelu",
-    "GeluTanh",
-    "GroupedQuery",
-    "HeadBias",
-    "HeadOutputs",
-    "Index",
-    "LayerNorm",
-    "Learned",
-    "MultiHead",
-    "MultiHeadAttention",
-    "MultiQuery",
-    "NoNorm",
-    "NoPosition",
-    "Normalized",
-    "Past",
-    "Position",
-    "RMSNorm",
-    "Relative",
-    "ReluSquared",
-    "Rotary",
-    "SingleHead",
-    "Sinusoidal",
-    "StackedHeads",
-    "SwiGLU",
-    "add_position_over_length",
-    "cache_bytes_per_token",
-    "make_cache",
-    "mask_from_documents",
-    "mask_from_padding",
-    "mask_per_sequence",
-    "no_feed_forward",
-    "scaled_dot_product",
-]
+__all__ = ["GPT", "Cache", "Past", "cache_bytes_per_token", "make_cache"]
+__all__ += ["HeadOutputs", "MultiHead", "MultiHeadAttention", "scaled_dot_product"]
+__all__ += ["AdditiveAttention", "GroupedQuery", "MultiQuery", "SingleHead", "StackedHeads"]
+__all__ += ["mask_from_documents", "mask_from_padding", "mask_per_sequence"]
+__all__ += ["Alibi", "Digits", "HeadBias", "Index", "Learned", "NoPosition", "Normalized"]
+__all__ += ["Position", "Relative", "Rotary", "Sinusoidal", "add_position_over_length"]
+__all__ += ["LayerNorm", "NoNorm", "RMSNorm"]
+__all__ += ["FeedForward", "Gelu", "GeluTanh", "ReluSquared", "SwiGLU", "no_feed_forward"]
 
 PARTS = {name: globals()[name] for name in __all__}
 """Everything that this package exports, by name."""

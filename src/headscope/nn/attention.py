@@ -17,7 +17,7 @@ from headscope.nn.checks import check_alignment, check_kv_heads, check_sizes, re
 from headscope.nn.dot_product import HeadOutputs, attend_explicit, attend_fused
 from headscope.nn.masks import check_mask
 from headscope.nn.norm import HeadNorm
-from headscope.nn.position import Position
+from headscope.nn.position.base import Position
 
 
 class MultiHeadAttention(nn.Module):
@@ -28,14 +28,15 @@ class MultiHeadAttention(nn.Module):
 
     - `embed_dim` is the input width, `out_dim` the output width (default: `embed_dim`).
     - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
-    - `causal`: a query sees its own and earlier tokens. `block_size` limits their number.
+    - `causal`: a query sees only its own and earlier tokens. Then `block_size`, the maximum number
+      of keys, is needed.
     - `dropout` applies to weights in training. `scale` multiplies scores (default: 1 / sqrt(D)).
     - `qkv_bias`, `out_bias`: add biases. `qk_norm`: apply RMSNorm to queries and keys (Henry 2020).
     - If `out_proj` is false, the output is the concatenated heads, and `out_dim` must be H D.
 
     Parameters: (H + 2 K) D C for queries, keys and values, and H D O for `out_proj`. The options
     add (H + 2 K) D with `qkv_bias`, O with `out_bias`, and 2 D with `qk_norm`. Raises UserError
-    when the sizes do not fit together.
+    when the sizes contradict one another.
     """
 
     mask: Tensor | None
@@ -99,19 +100,12 @@ class MultiHeadAttention(nn.Module):
         `mask` is True where a query may look (shapes: `headscope.nn.masks`). `position` rotates
         queries and keys, or biases the scores. `past` holds the keys and values of earlier tokens.
         The new keys and values are appended, and S counts all keys. Queries are aligned to the last
-        keys. Raises UserError if a sequence is too long, or if the mask does not fit. PyTorch
-        refuses other inputs that do not fit.
+        keys. Raises UserError if a sequence is too long, or if the mask has a wrong shape. PyTorch
+        refuses other inputs with wrong shapes.
         """
-        computed = self.compute_heads(
-            query,
-            key,
-            value,
-            mask=mask,
-            position=position,
-            past=past,
-            dropout=self.dropout if self.training else 0.0,
-            explicit=weights,
-        )
+        inputs: Any = {"mask": mask, "position": position, "past": past, "explicit": weights}
+        dropout = self.dropout if self.training else 0.0
+        computed = self.compute_heads(query, key, value, dropout=dropout, **inputs)
         outputs = self.out_proj(computed.outputs)
         return (outputs, computed.weights) if weights else outputs
 
@@ -159,7 +153,7 @@ class MultiHeadAttention(nn.Module):
         return HeadOutputs._make(None if x is None else x[0] for x in computed)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Projects the inputs to queries (B, H, T, D), and to keys and values (B, K, S, D)."""
+        """Projects to queries (B, H, T, D), keys (B, K, S, D) and values (B, K, S, D)."""
         if key is query and value is query:  # one large product is faster than three
             heads = (self.heads, self.kv_heads, self.kv_heads)
             q, k, v = self.split(self.qkv(query)).split(heads, dim=1)
@@ -170,8 +164,8 @@ class MultiHeadAttention(nn.Module):
         return self.q_norm(q), self.k_norm(k), v
 
     def projections(self, kind: str = "weight") -> tuple[Tensor, ...]:
-        """The weights of the queries (H, D, C), the keys and the values (K, D, C), or with "bias"
-        their biases (H, D) and (K, D)."""
+        """The weights that project to queries (H, D, C), keys (K, D, C) and values (K, D, C), or
+        with "bias" the biases (H, D), (K, D) and (K, D)."""
         rows = self.qkv.get_parameter(kind).unflatten(0, (-1, self.head_dim))
         return rows.split((self.heads, self.kv_heads, self.kv_heads))
 
@@ -190,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float,
         explicit: bool,
     ) -> HeadOutputs:
-        """Computes softmax(scale q k^T + bias) v, (B, H, T, D). `explicit` selects the path."""
+        """Computes softmax(scale q k^T + bias) v, (B, H, T, D), on the explicit or fused path."""
         causal = self.causal_rows(q.size(2), k.size(2))
         compute = attend_explicit if explicit else attend_fused
         return compute(q, k, v, causal, mask, bias, scale=self.scale, dropout=dropout)

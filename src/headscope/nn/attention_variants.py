@@ -26,12 +26,7 @@ from headscope.nn.precision import no_autocast, upcast_to_float32
 
 
 def scaled_dot_product(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | None = None,
-    scale: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns the outputs softmax(scale q k^T) v and the weights softmax(scale q k^T)
     (Vaswani 2017, equation 1), without a layer.
@@ -49,7 +44,7 @@ def scaled_dot_product(
         tensor([[1.0000, 0.0000],
                 [0.2689, 0.7311]])
 
-    PyTorch refuses shapes and dtypes that do not fit.
+    PyTorch refuses other shapes, and different dtypes.
     """
     scores = dot_product_scores(q, k, 1 / math.sqrt(q.size(-1)) if scale is None else scale)
     # A mask with more axes would silently give more outputs.
@@ -108,25 +103,17 @@ class StackedHeads(MultiHeadAttention):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Projects to queries (B, H, T, D), keys (B, H, S, D) and values (B, H, S, D)."""
         projected = [head(query, key, value) for head in self.stack]
-        q, k, v = (torch.stack(parts, dim=1) for parts in zip(*projected, strict=True))
+        q, k, v = (torch.stack(heads, dim=1) for heads in zip(*projected, strict=True))
         return q, k, v
 
     def projections(self, kind: str = "weight") -> tuple[Tensor, ...]:
-        names = (f"{part}.{kind}" for part in ("query", "key", "value"))
+        names = (f"{projection}.{kind}" for projection in ("query", "key", "value"))
         return tuple(torch.stack([h.get_parameter(name) for h in self.stack]) for name in names)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        **options: Any,
-    ) -> HeadOutputs:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> HeadOutputs:
         """Computes one head at a time."""
-        heads = [
+        mask, bias = options.pop("mask"), options.pop("bias")
+        computed = [
             super(StackedHeads, self).attend(
                 q[:, [head]],
                 k[:, [head]],
@@ -138,8 +125,8 @@ class StackedHeads(MultiHeadAttention):
             for head in range(self.heads)
         ]
         return HeadOutputs._make(
-            None if parts[0] is None else torch.cat(parts, dim=1)
-            for parts in zip(*heads, strict=True)
+            None if heads[0] is None else torch.cat(heads, dim=1)
+            for heads in zip(*computed, strict=True)
         )
 
 

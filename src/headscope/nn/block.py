@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.cache import Past
-from headscope.nn.position import Position
+from headscope.nn.position.base import Position
 
 
 class Block(nn.Module):
@@ -52,7 +52,7 @@ class Block(nn.Module):
         return x if self.feed_forward is None else x + self.fed(x)
 
     def fed(self, x: Tensor) -> Tensor:
-        """What the feed-forward network adds to x, zero if there is none."""
+        """What the feed-forward network adds to x. It is zero if there is no network."""
         if self.feed_forward is None:
             return torch.zeros_like(x)
         return self.dropout(self.feed_forward(self.feed_forward_norm(x)))

@@ -71,5 +71,5 @@ def make_cache(model: Any, batch: int) -> Cache:
 
 def cache_bytes_per_token(model: Any) -> int:
     """The size of the cache of a `GPT` per token, in bytes: 2 K D numbers in every layer."""
-    numbers = sum(2 * part.kv_heads * part.head_dim for part in model.attentions)
+    numbers = sum(2 * layer.kv_heads * layer.head_dim for layer in model.attentions)
     return numbers * model.embedding.weight.element_size()

@@ -4,8 +4,8 @@ kernels do not return.
 Shapes: B batch, L layers, H heads, D head_dim, T queries, S keys, C embed_dim.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,13 +17,13 @@ from headscope.nn.gpt import GPT
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What a forward pass computes, each a list of the layers:
+    """What a forward pass computes. Each is a list with a tensor per layer:
 
     - `residual` (B, T, C): the input of each block, and the output of the last block, L + 1.
     - `weights` (B, H, T, S): the attention weights.
     - `outputs` (B, T, H, D): the outputs of the heads before `out_proj`.
     - `attended` (B, T, C): what attention adds to the residual stream.
-    - `fed` (B, T, C): what the feed-forward network adds, zero if there is none.
+    - `fed` (B, T, C): what the feed-forward network adds. Zero if there is no network.
     """
 
     residual: list[Tensor]
@@ -50,36 +50,51 @@ def capture_blocks(model: GPT, tokens: Tensor) -> ForwardPass:
     x, mask = model.embed(tokens), model.document_mask(tokens)
     if torch.is_grad_enabled() and not x.requires_grad:
         x = x.detach().requires_grad_()  # all parameters are frozen
-    found = ForwardPass([x], [], [], [], [])
+    forward_pass = ForwardPass([x], [], [], [], [])
     for block in model.blocks:
-        with kept_outputs(block.attention, found.outputs):
+        with kept_outputs(block.attention, forward_pass.outputs):
             attended, weights = block.attention(
                 block.attention_norm(x), position=model.position, mask=mask, weights=True
             )
         attended = block.dropout(attended)
         fed = block.fed(x + attended)
         x = x + attended if block.feed_forward is None else x + attended + fed
-        found.residual.append(x)
-        found.weights.append(weights)
-        found.attended.append(attended)
-        found.fed.append(fed)
-    return found
+        forward_pass.residual.append(x)
+        forward_pass.weights.append(weights)
+        forward_pass.attended.append(attended)
+        forward_pass.fed.append(fed)
+    return forward_pass
 
 
 @contextmanager
-def kept_outputs(attention: MultiHeadAttention, outputs: list[Tensor]) -> Iterator[None]:
-    """Inside this `with` block, every call of `attention` appends the outputs of its heads
-    (B, T, H, D) to `outputs`: those that `out_proj` gets, perhaps replaced by a hook."""
+def changed_outputs(
+    attention: MultiHeadAttention, change: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Inside this `with` block, `change` maps the outputs of the heads (B, T, H, D) to the outputs
+    that `out_proj` gets. `change` must not modify its argument in place."""
 
-    def keep(module: nn.Module, arguments: tuple[Tensor]) -> Tensor:
-        outputs.append(arguments[0].unflatten(-1, (attention.heads, -1)))
-        return outputs[-1].flatten(-2)  # so that gradients pass through what is kept
+    def hook(module: nn.Module, arguments: tuple[Tensor]) -> Tensor:
+        return change(arguments[0].unflatten(-1, (attention.heads, -1))).flatten(-2)
 
-    handle = attention.out_proj.register_forward_pre_hook(keep)
+    handle = attention.out_proj.register_forward_pre_hook(hook)
     try:
         yield
     finally:
         handle.remove()
+
+
+def kept_outputs(
+    attention: MultiHeadAttention, outputs: list[Tensor]
+) -> AbstractContextManager[None]:
+    """Inside this `with` block, every call of `attention` appends the outputs of its heads
+    (B, T, H, D) to `outputs`: those that `out_proj` gets, perhaps replaced by a hook. Gradients
+    pass through these tensors."""
+
+    def keep(x: Tensor) -> Tensor:
+        outputs.append(x)
+        return x
+
+    return changed_outputs(attention, keep)
 
 
 @contextmanager

@@ -22,14 +22,14 @@ def check_positive(**values: float | None) -> None:
 
 
 def check_length(tokens: int, block_size: int) -> None:
-    """Checks that the number of tokens is at most `block_size`. A slice of a mask or a table would
-    silently be too short."""
+    """Checks that there are at most `block_size` tokens. Otherwise, a slice of a mask or a table
+    would silently be too short."""
     if tokens > block_size:
         raise UserError(f"{tokens} tokens are more than block_size={block_size}")
 
 
 def check_alignment(queries: int, keys: int, block_size: int, start: int = 0) -> None:
-    """Checks that queries can be aligned to the last keys, and that there are not too many."""
+    """Checks that there are no more queries than keys, and at most `block_size` positions."""
     if queries > keys:
         raise UserError(
             f"queries ({queries}) must not outnumber keys ({keys}): queries are aligned to the "
@@ -90,7 +90,7 @@ def check_kv_heads(name: str, *, kv_heads: int | None, heads: int, only: int) ->
 
 
 def check_sizes(layer: Any, *, block_size: int | None, causal: bool) -> None:
-    """Checks that the sizes of `layer`, a `MultiHeadAttention`, fit together."""
+    """Checks that the sizes of `layer`, a `MultiHeadAttention`, do not contradict one another."""
     check_positive(block_size=block_size, out_dim=layer.out_dim, scale=layer.scale)
     if not 0 <= layer.dropout < 1:
         raise UserError(f"dropout={layer.dropout} must be at least 0 and below 1")

@@ -21,7 +21,8 @@ from headscope.nn.feed_forward import FeedForward, Gelu
 from headscope.nn.masks import mask_from_documents
 from headscope.nn.ngrams import NGramEmbedding
 from headscope.nn.norm import LayerNorm
-from headscope.nn.position import Position, Rotary
+from headscope.nn.position.base import Position
+from headscope.nn.position.rotary import Rotary
 from headscope.nn.precision import padded_linear, upcast_to_float32
 
 
@@ -47,7 +48,7 @@ class GPT(nn.Module):
       sequence and do not restart.
 
     As in GPT-2, initial weights have std 0.02, or 0.02 / sqrt(2 layers) in the projections that
-    write to the residual stream. Raises UserError when sizes do not fit together.
+    write to the residual stream. Raises UserError when sizes contradict one another.
     """
 
     checkpoint_activations = False
@@ -152,7 +153,7 @@ class GPT(nn.Module):
 
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
         """The first block's input (B, T - start, C): embeds `tokens` (B, T) from `start` on. Raises
-        UserError unless `tokens` are at least one and at most `block_size` integers."""
+        UserError unless there are 1 to `block_size` tokens, which must be integers."""
         check_tokens(tokens, self.block_size)
         x = self.embedding(tokens[:, start:]) * self.embedding_scale
         if self.ngrams > 1:
@@ -200,7 +201,7 @@ class GPT(nn.Module):
     @property
     def attentions(self) -> list[MultiHeadAttention]:
         """The attention layers, in order."""
-        return [part for part in self.modules() if isinstance(part, MultiHeadAttention)]
+        return [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
 
     @property
     def device(self) -> torch.device:

@@ -54,18 +54,18 @@ def combine_masks(causal: Tensor | None, mask: Tensor | None) -> Tensor | None:
 
 
 def check_mask(mask: Tensor, *, batch: int, heads: int, queries: int, keys: int) -> None:
-    """Checks that `mask` is boolean, and that its shape fits the other arguments."""
+    """Checks that `mask` is boolean, and that its shape agrees with the other arguments."""
     if mask.dtype != torch.bool:
         raise UserError(f"the mask is {mask.dtype}: give torch.bool, True where a query may look")
     shape = tuple(mask.shape)
-    fits = shape == (queries, keys) or (
+    agrees = shape == (queries, keys) or (
         mask.dim() == 4
         and shape[0] in (1, batch)
         and shape[1] in (1, heads)
         and shape[2] in (1, queries)
         and shape[3] == keys
     )
-    if not fits:
+    if not agrees:
         raise UserError(
             f"the mask has shape {shape}: it must be (queries, keys) = {(queries, keys)} or "
             f"(batch, heads, queries, keys) = {(batch, heads, queries, keys)}, where 1 broadcasts. "

@@ -27,8 +27,8 @@ class RMSNorm(nn.RMSNorm):
 
 
 class NoNorm(nn.Identity):
-    """No normalization: the output is the input. For models whose parts are all linear except for
-    the attention weights (Elhage 2021). `bias` has no effect."""
+    """No normalization: the output is the input. For models in which everything except the
+    attention weights is linear (Elhage 2021). `bias` has no effect."""
 
     def __init__(self, embed_dim: int, *, bias: bool = False) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ LARGE = 2**24
 
 
 def faster_precision(model: nn.Module) -> str:
-    """Returns fp32 or bf16, whichever is faster for sampling. The choice depends only on the device
+    """Returns fp32 or bf16, whichever is faster for sampling. The result depends only on the device
     and the model's size, so a seed always gives the same text on the same device.
 
     A large model spends most of its time on reading its weights, which have half as many bytes in
@@ -144,9 +144,9 @@ def in_precision(model: Model, precision: str) -> Model:
 def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
     """Replaces every linear layer of `model` in place. `make` maps the old layer to the new one."""
     for parent in list(model.modules()):
-        for name, part in parent.named_children():
-            if type(part) is nn.Linear:
-                setattr(parent, name, make(part))
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear:
+                setattr(parent, name, make(child))
     return model
 
 

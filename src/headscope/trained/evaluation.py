@@ -33,7 +33,7 @@ class ValidationText:
     """The N tokens of a validation split.
 
     - `byte_lengths` (V,): the number of bytes of each token in the vocabulary.
-    - `probe`: the text on which the corpus shows attention, if it has chosen one.
+    - `probe`: the `probe_text` of the corpus.
     - `text_per_token_byte`: the bytes of the split's text per byte of its tokens. It is 1, unless
       the tokenizer loses text.
     - `answers`: if it is not None, the losses count only these targets.
@@ -49,7 +49,7 @@ class ValidationText:
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     """The validation split of `corpus`, encoded by `tokenizer`."""
     encoded = EncodedCorpus(corpus, tokenizer, ("validation",))
-    tokens = np.concatenate([part for _, part in encoded.parts()])
+    tokens = np.concatenate([array for _, array in encoded.token_arrays()])
     ratio = encoded.counts["validation"].text_per_token_byte
     answers = answers_of(corpus, tokenizer)
     return ValidationText(tokens, tokenizer.byte_lengths(), corpus.probe_text, ratio, answers)
@@ -86,7 +86,7 @@ def evaluate(
     float32, and autocast computes matrix products in bfloat16. With fp32, a CUDA device computes
     matrix products in TF32, as in training.
 
-    Raises UserError if the text is too short, if no answer that counts fits into a window, or if
+    Raises UserError if the text is too short, if no window contains an answer that counts, or if
     the loss is not finite.
     """
     size = model.block_size if block_size is None else block_size
@@ -96,7 +96,7 @@ def evaluate(
     nats, predicted, token_bytes = 0.0, 0, 0
     with tf32(device), torch.autocast(device.type, torch.bfloat16, enabled=mixed):
         for batch in ValidationWindows(text.tokens, block_size=size, batch_size=batch_size):
-            inputs, targets = (part.to(device) for part in batch)
+            inputs, targets = (tensor.to(device) for tensor in batch)
             targets = counted_targets(inputs, targets, text.answers)
             nats += float(next_token_loss(model(inputs), targets, reduction="sum"))
             counted = targets[targets != IGNORED]
@@ -128,8 +128,8 @@ def evaluate_lengths(
     `precision`.
 
     A context length may be larger than in training. If the position encoding does not support this,
-    or if no answer fits, the result has the key `not_possible` with the reason, instead of the
-    metrics.
+    or if no window contains an answer, the result has the key `not_possible` with the reason,
+    instead of the metrics.
     """
     results = []
     for size in block_sizes:

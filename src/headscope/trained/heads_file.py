@@ -1,5 +1,5 @@
-"""checkpoints/heads.json: the metrics of the heads of a run's checkpoints, which are measured when
-the run ends. So every program shows the same names of heads.
+"""checkpoints/heads.json: the metrics of the heads in each checkpoint of a run, measured when the
+run ends. Every program reads them, so all show the same names of heads.
 
 Shapes: L layers, H heads per layer.
 """
@@ -23,13 +23,13 @@ KEPT = ("uniform", "windows", "tokens", "source", "unjudged")
 
 
 def write_entries(folder: Path, entries: Mapping[str, Any]) -> None:
-    """Writes the entries by the digests of their weights, with a checksum."""
+    """Writes the entries, by the digests of the weights that they describe, with a checksum."""
     text = json.dumps(entries)
     write_atomically(folder / FILE, json_text({"crc": zlib.crc32(text.encode()), "heads": text}))
 
 
 def entries_in(folder: Path) -> dict[str, Any]:
-    """The entries by the digests of their weights. Empty if the file is missing or damaged."""
+    """What `write_entries` has written. Empty if the file is missing or damaged."""
     content = read_json(folder / FILE)
     try:
         intact = zlib.crc32(content["heads"].encode()) == content["crc"]
@@ -40,23 +40,23 @@ def entries_in(folder: Path) -> dict[str, Any]:
 
 
 def entry_of(statistics: HeadStatistics) -> dict[str, Any]:
-    metrics = {name: each.tolist() for name, each in statistics.metrics.items()}
+    metrics = {name: values.tolist() for name, values in statistics.metrics.items()}
     return {**{name: getattr(statistics, name) for name in KEPT}, "metrics": metrics}
 
 
 def statistics_of(
     entry: Any, model: GPT, thresholds: Thresholds | None = None
 ) -> HeadStatistics | None:
-    """The statistics in an entry, with the names that `thresholds` give, by default those of the
-    run. None if it does not fit the model."""
+    """The statistics in an entry, with the names that `thresholds` give, by default the thresholds
+    of the run. None if it is not an entry for a model of this size."""
     shape = (len(model.attentions), model.attentions[0].heads)
     try:
         thresholds = thresholds or Thresholds(**entry["thresholds"])
         metrics = {
-            str(name): torch.tensor(each, dtype=torch.float32).view(shape)
-            for name, each in entry["metrics"].items()
+            str(name): torch.tensor(values, dtype=torch.float32).view(shape)
+            for name, values in entry["metrics"].items()
         }
-        uniform = {str(name): float(each) for name, each in entry["uniform"].items()}
+        uniform = {str(name): float(value) for name, value in entry["uniform"].items()}
         unjudged = [str(name) for name in entry["unjudged"]]
         return HeadStatistics(
             metrics=metrics,

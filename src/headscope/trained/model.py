@@ -102,9 +102,9 @@ class TrainedModel:
         several = (
             isinstance(text, Iterable)
             and not isinstance(text, str)
-            and any(isinstance(each, str | Sequence) for each in text)
+            and any(isinstance(item, str | Sequence) for item in text)
         )
-        # Not a list comprehension, which has a frame of its own in Python 3.11: a warning must name
+        # `map`, because a list comprehension adds a frame in Python 3.11, and a warning must name
         # the line of the caller.
         batch = [*map(self._batch, texts if several else [texts])]
         lengths = [tokens.size(1) for tokens in batch]
@@ -177,9 +177,9 @@ class TrainedModel:
 
         Path patching (Wang 2022) replaces what an earlier head writes, only where `head` reads it,
         by zero or by what it writes on the text `corrupted`. A row has the change of the loss in
-        nats per token or, if given, of the metric of `head`, such as "previous". Without a text,
-        both are measured on random texts that contain a passage twice, and the metric may be
-        "induction".
+        nats per token. If `metric` is given, such as "previous", it has the change of this metric
+        of `head` instead. Without a text, random texts that contain a passage twice are used, and
+        the metric may also be "induction".
 
         Raises UserError as `logits` does, if there is no such head or metric, or if `corrupted` has
         another number of tokens.
@@ -228,8 +228,8 @@ class TrainedModel:
         text: Text | None = None,
     ) -> Iterator[None]:
         """Inside this `with` block, the outputs of the heads, such as ["L0H3"], are replaced by
-        zero, by their mean over the tokens of `text`, or by half of them. Everything else works:
-        `logits`, `read`, `generate` and so on.
+        zero, by their mean over the tokens of `text`, or by half of them. This changes the results
+        of `logits`, `read`, `generate` and so on.
 
         Raises UserError if there is no such head, or if `text` is missing for the mean.
         """
@@ -239,13 +239,13 @@ class TrainedModel:
             raise UserError(
                 f'by={by!r}: give by="zero", by="half", or by="mean" and a text for the mean'
             )
-        found = [parse_head(head, self.model) for head in heads]
+        chosen = [parse_head(head, self.model) for head in heads]
         if by == "half":
-            with halved_heads(self.model, found):
+            with halved_heads(self.model, chosen):
                 yield
             return
         means = None if text is None else mean_outputs(self.model, self._batch(text), MAX_BATCH)
-        with ablated_heads(self.model, found, means):
+        with ablated_heads(self.model, chosen, means):
             yield
 
     def _batch(self, text: Text) -> Tensor:
@@ -281,7 +281,7 @@ class TrainedModel:
 
     def with_block_size(self, block_size: int) -> GPT:
         """The model with another maximum context length. Raises UserError if the position encoding
-        works only for that of training."""
+        supports only the context length of training."""
         if block_size == self.model.block_size:
             return self.model
         if self.model.position.limit:
@@ -320,7 +320,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedMode
 
 def digest_of(checksums: dict[str, str]) -> str:
     """A checksum of the weights in a checkpoint file, from those of its tensors."""
-    weights = {name: each for name, each in checksums.items() if name.startswith("model.")}
+    weights = {name: crc for name, crc in checksums.items() if name.startswith("model.")}
     return f"{zlib.crc32(json.dumps(weights, sort_keys=True).encode()):08x}"
 
 
@@ -331,12 +331,13 @@ def measure_checkpoints(
     thresholds: Thresholds | None = None,
     source: str = "the validation split",
 ) -> dict[int, HeadStatistics]:
-    """Measures the heads of best, last and the kept steps in the folder `checkpoints` of a run on
-    tokens (N,) of `source`, and writes heads.json. What was measured before is kept. Returns the
-    statistics by step."""
+    """Measures the heads of all checkpoints in the folder `checkpoints` of a run: best, last and
+    the kept steps. `validation` (N,) are the tokens to measure them on, and `source` describes
+    them. Writes heads.json, whose earlier measurements are kept. Returns the statistics by step.
+    """
     known, began = entries_in(folder), time.monotonic()
     entries: dict[str, Any] = {}
-    found: dict[int, HeadStatistics] = {}
+    measured: dict[int, HeadStatistics] = {}
     kinds = None
     for name in ["best", "last", *sorted(file.stem for file in folder.glob("step_*.safetensors"))]:
         if entries and time.monotonic() - began > MEASURING_SECONDS:
@@ -353,7 +354,7 @@ def measure_checkpoints(
         entry["thresholds"] = asdict(thresholds or Thresholds())
         entries[loaded.digest] = entry
         if statistics := statistics_of(entry, loaded.model, thresholds):
-            found[loaded.step] = statistics
+            measured[loaded.step] = statistics
     if entries:
         write_entries(folder, entries)
-    return found
+    return measured

@@ -40,8 +40,7 @@ from headscope.training.trainer import (
 
 @dataclass(frozen=True)
 class Run:
-    """All parts of a training run, ready for `fit`. `resume` is the checkpoint that it continues
-    from."""
+    """The parts of a training run, ready for `fit`. It continues from the checkpoint `resume`."""
 
     folder: Path
     config: TrainConfig

@@ -115,8 +115,7 @@ def same_after_json(plain: Any) -> bool:
 
 
 def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
-    """The checkpoint that Lightning restores, with tensors in memory of their own. Raises UserError
-    if a tensor is missing."""
+    """What Lightning restores, with copies of the tensors. Raises UserError if one is missing."""
     training, optimizer = stored.data["training"], "optimizer."
     tensors = {name: tensor.clone() for name, tensor in stored.tensors("").items()}
     try:

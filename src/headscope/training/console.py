@@ -7,8 +7,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -26,6 +24,7 @@ from headscope.trained.checkpoint import Stored
 from headscope.training.callbacks.early_stopping import EarlyStopping
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.samples import Samples, first_words
+from headscope.training.loggers import tensorboards
 from headscope.training.run_folder import is_run, shown
 
 if TYPE_CHECKING:
@@ -95,9 +94,9 @@ def print_busy_machine(run: "Run", others: float) -> None:
 def notes(config: TrainConfig, store: TokenStore) -> list[str]:
     """What the user should know about a text that is small for the run."""
     lines = []
-    wished, found = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
-    if found < wished and not config.init_from:
-        lines.append(f"tokenizer.vocab_size={wished}: this text supports {found:,} tokens")
+    wanted, supported = getattr(config.tokenizer, "vocab_size", 0), store.tokenizer.vocab_size
+    if supported < wanted and not config.init_from:
+        lines.append(f"tokenizer.vocab_size={wanted}: this text supports {supported:,} tokens")
     if (tokens := len(store.train)) < 10_000:
         lines.append(f"{tokens:,} training tokens are so few that the model will memorize them")
     return lines
@@ -184,10 +183,6 @@ def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
     if run.trainer.strategy.root_device.type == "cpu" and threads != now:
         line = f"{threads} before, {now} now: the weights will differ in their last bits"
         run.say(f"threads     {line}; set OMP_NUM_THREADS={threads} to avoid this")
-
-
-def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
-    return [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
 
 
 def tensorboard_command(folder: Path) -> str:

@@ -19,18 +19,18 @@ from headscope.files import FULL
 from headscope.training.run_folder import EVENT_FILE_SUFFIX, EVENT_TIME, event_files
 
 
+def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
+    return [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
+
+
 def tensorboard_writers(trainer: Trainer) -> list[Any]:
     """The TensorBoard writers of a run, or an empty list if another process logs this run."""
-    if not trainer.is_global_zero:
-        return []
-    loggers = trainer.loggers
-    return [each.experiment for each in loggers if isinstance(each, TensorBoardLogger)]
+    return [each.experiment for each in tensorboards(trainer) if trainer.is_global_zero]
 
 
 def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
     """Says for which steps TensorBoard will not show everything, or returns None. `logged` has, by
-    the end of its name, the size of each event file in `logs` when a checkpoint was saved last, and
-    the step of this checkpoint."""
+    the end of its name, the size of each event file at its last checkpoint, and the step of it."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
 

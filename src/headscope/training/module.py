@@ -22,7 +22,7 @@ from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
 from headscope.trained.checkpoint.file import is_finite
-from headscope.training.combined_optimizer import combined
+from headscope.training.muon import CombinedOptimizer
 from headscope.training.objective import Objective, compile_in_place
 from headscope.training.timer import TrainingTimer
 
@@ -92,12 +92,16 @@ class LanguageModel(LightningModule):
             self.text_per_token_byte = self.data.store.text_per_token_byte
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = combined(self.make_optimizer(self.model), self.model)
+        optimizer = self.make_optimizer(self.model)
+        if not isinstance(optimizer, CombinedOptimizer):  # such as torch.optim.SGD
+            optimizer = CombinedOptimizer([optimizer], self.model)
         self.rates = [group["lr"] for group in optimizer.param_groups]
         return optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.require_finite_weights()
+        for name, weight in self.model.named_parameters():
+            if not is_finite(weight):
+                raise Diverged(f"the weights of {name} are not finite at step {self.global_step}")
         # The next logged `train/loss` is a mean that includes steps before this checkpoint.
         sums = torch.zeros(self.trainer.world_size, device=self.device)
         sums[self.global_rank] = self.running_loss
@@ -263,12 +267,6 @@ class LanguageModel(LightningModule):
         """Raises Diverged if `loss` is NaN or infinite."""
         if not math.isfinite(loss):
             raise Diverged(f"the {kind} loss is {loss} at step {self.global_step}")
-
-    def require_finite_weights(self) -> None:
-        """Raises Diverged if a weight is NaN or infinite."""
-        for name, weight in self.model.named_parameters():
-            if not is_finite(weight):
-                raise Diverged(f"the weights of {name} are not finite at step {self.global_step}")
 
     def log_scalars(self, metrics: dict[str, float]) -> None:
         for logger in self.loggers:

@@ -9,17 +9,11 @@ from torch import Tensor, nn
 
 from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
-from headscope.training.combined_optimizer import CombinedOptimizer
-from headscope.training.muon import Muon
+from headscope.training.muon import CombinedOptimizer, Muon
 
 
 def adamw(
-    model: nn.Module,
-    *,
-    lr: float,
-    weight_decay: float,
-    beta1: float,
-    beta2: float,
+    model: nn.Module, *, lr: float, weight_decay: float, beta1: float, beta2: float
 ) -> CombinedOptimizer:
     """AdamW (Loshchilov 2019) with a fused kernel. Weight decay applies to matrices, but not to
     vectors (biases, and the gains of norms). Raises UserError if a value is out of range."""

@@ -24,12 +24,13 @@ from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.callbacks.steps import StepCallback
-from headscope.training.console import print_final_validation, tensorboards
+from headscope.training.console import print_final_validation
 from headscope.training.loggers import (
     add_snapshot,
     lost_steps,
     report_lost_log,
     tensorboard_writers,
+    tensorboards,
 )
 from headscope.training.module import Diverged
 from headscope.training.resume import does_not_fit

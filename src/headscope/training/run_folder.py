@@ -84,9 +84,8 @@ def check_writable(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes partial files of killed processes. If the run ended before its first checkpoint, also
-    removes its event files (see `EVENT_FILE_SUFFIX`), or TensorBoard would show them with those of
-    the next run."""
+    """Removes partial files of killed processes. Before the run's first checkpoint, also removes
+    its event files, because TensorBoard would show them with those of the next run."""
     for place in (folder, folder / "checkpoints"):
         for left in place.glob(f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -105,8 +104,8 @@ def remove_leftovers(folder: Path) -> None:
 
 def event_files(logs: Path) -> list[Path]:
     """The TensorBoard event files in `logs` that headscope has written, in TensorBoard's order."""
-    found = logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}")
-    return sorted(file for file in found if file.is_file())
+    files = logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}")
+    return sorted(file for file in files if file.is_file())
 
 
 def sort_before_now(logs: Path) -> None:
@@ -131,15 +130,6 @@ def remove_unused(folder: Path) -> None:
             if folder.parent.name == "outputs":
                 with suppress(OSError):
                     folder.parent.rmdir()  # if it is empty
-
-
-@contextmanager
-def in_use(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Inside the `with` block, `folder` is locked for this run (see `locked`). Raises UserError if
-    another process uses the folder, or if the run would write outside of it."""
-    with locked(folder, say=say):
-        check_writable(folder)
-        yield
 
 
 def how_to_resume(folder: Path, config: TrainConfig) -> str:

@@ -1,16 +1,29 @@
-"""Pictures draw every script that an installed font has, at the size that was measured."""
+"""Pictures can be read: they draw every script that an installed font has, at the size that was
+measured, and no text covers another."""
 
 import io
 import warnings
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
-from drawn import AWKWARD, NO_FONT, needs_chinese_font, words_of
+from choices import position_of
+from drawn import causal_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.text import Text
 
-from headscope.analysis.pictures import attention_maps
+from headscope.analysis.pictures import (
+    attention_maps,
+    changes_of_heads,
+    heatmaps_of,
+    history,
+    patching_of_heads,
+    position_picture,
+    similarity_matrix,
+)
 from headscope.analysis.pictures.sheet import (
     LABEL_LENGTH,
     MOST_MARKS,
@@ -22,6 +35,18 @@ from headscope.analysis.pictures.sheet import (
 )
 from headscope.data.labels import split_characters
 
+needs_chinese_font = pytest.mark.skipif(
+    family_for("多") is None,
+    reason="no installed font has Chinese; Debian's fonts-wqy-zenhei is one",
+)
+
+# What tokenizers and people really give: broken bytes, controls, mathtext, other scripts.
+AWKWARD = [
+    *("", "\n", "\t\r", "\x00", "\ufffd", "\udc80", "$x_2$", "$\\nonsense$", "$$"),
+    *("中文", "🦜", "مرحبا", "שלום", "\u0301", "\u202eabc", "W" * 99),
+    *("多 1/3", "E5 A4", "「可」", "カー", "한국어", "नमस्ते", "สวัสดี", "e\u0301", "ё", "數" * 99),
+]
+TITLE = " ".join(AWKWARD)
 CHINESE = ["道", "可", "多 1/3", "多 2–3/3", "天地不仁", "·the", "「名」", "E5"]
 
 
@@ -48,11 +73,12 @@ def test_any_text_has_a_short_label_that_the_fonts_can_draw(text):
 
 
 def test_labels_and_titles_read_as():
-    labels = {" the": "·the", "": "∅", "$x_2$": "$x_2$", NO_FONT: "U+12000"}
+    cuneiform = "\U00012000"
+    labels = {" the": "·the", "": "∅", "$x_2$": "$x_2$", cuneiform: "U+12000"}
     labels["e\u0301" * (LABEL_LENGTH + 2)] = "e\u0301" * LABEL_LENGTH + "…"
     labels["e" + "\u0301" * 99] = "e" + "U+0301" * 9 + "…"
     assert [picture_label(text) for text in labels] == [*labels.values()]
-    assert readable(f"a {NO_FONT} \x00\n") == "a U+12000 U+0000\n"
+    assert readable(f"a {cuneiform} \x00\n") == "a U+12000 U+0000\n"
 
 
 @pytest.mark.slow  # in .ci/run, the quick tests have no such font
@@ -83,10 +109,57 @@ def test_chinese_stands_upright_in_the_report_and_is_drawn_without_a_warning(for
     turned = {label.get_text(): label.get_rotation() for label in labels}
     assert turned["道"] == turned["天\n地\n不\n仁"] == 0
     assert turned["·the"] == turned["E5"] == 90
-    assert "U+" not in words_of(figure)
-    assert "Layer 0 of 名" in words_of(figure)
+    drawn = " ".join(text for text, _ in drawn_texts(figure))
+    assert "Layer 0 of 名" in drawn
+    assert "U+" not in drawn
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure.savefig(file, format=form)
     assert caplog.text == ""
+
+
+NAMES = [f"L{layer}H{head}" for layer in range(8) for head in range(8)]
+VALUES = torch.randn(8, 8)
+PICTURES = {
+    "maps": lambda: attention_maps(causal_weights(2, 64), (AWKWARD * 9)[:64], title=TITLE),
+    "few tokens": lambda: attention_maps(causal_weights(4, 12), AWKWARD[-12:], title=TITLE),
+    "metrics": lambda: heatmaps_of({name * 3: VALUES for name in AWKWARD[-3:]}, title=TITLE),
+    "changes": lambda: changes_of_heads(VALUES, title=TITLE, label="in nats"),
+    "patching": lambda: patching_of_heads(VALUES[:1, :1], VALUES[1:2, :1], title=TITLE),
+    "similarity": lambda: similarity_matrix(torch.randn(64, 64), NAMES, title=TITLE, label=TITLE),
+    "history": lambda: history([0, 1, 9, 999], {TITLE: torch.randn(4, 8, 8)}, title=TITLE),
+    **{name: lambda name=name: position(name) for name in ("digits", "rotary", "relative")},
+}
+
+
+def drawn_texts(figure):
+    """Every text that is drawn, with the pixels it takes."""
+    texts, draw = [], Text.draw
+
+    def watched(self, renderer, *args, **options):
+        if self.get_visible() and self.get_text().strip():
+            texts.append((self.get_text(), self.get_window_extent(renderer)))
+        draw(self, renderer, *args, **options)
+
+    with mock.patch.object(Text, "draw", watched):
+        figure.draw_without_rendering()
+    return texts
+
+
+def position(name):
+    return position_picture(position_of(name, heads=8, block_size=64))
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_no_text_is_cut_off_or_covered(name):
+    figure = PICTURES[name]()
+    texts, size = drawn_texts(figure), figure.get_size_inches() * figure.dpi
+    for text, box in texts:
+        assert ((box.min >= 0) & (box.max <= size)).all(), text
+    slack = figure.dpi / 72 * 1.5  # a box is a little higher than its ink
+    boxes = np.array([box.extents for _, box in texts])
+    apart = boxes[:, None, 2:] - slack <= boxes[None, :, :2]
+    clash = ~(apart.any(-1) | apart.any(-1).T)
+    np.fill_diagonal(clash, False)
+    assert not clash.any(), [(texts[a][0], texts[b][0]) for a, b in np.argwhere(clash)]

@@ -2,8 +2,8 @@
 all compute the same."""
 
 import doctest
-import itertools
 import math
+from itertools import product
 from unittest.mock import Mock
 
 import pytest
@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headscope.nn import (
-    Alibi,
-    HeadBias,
     MultiHeadAttention,
     Relative,
     attention_variants,
@@ -52,23 +50,18 @@ def some_bias(shape: tuple[int, ...], heads: int) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fused_equals_explicit_in_outputs_and_gradients(shape):
-    for causal in [False, True]:
-        for bias in [None, "shared", "per_head"]:
-            inputs, options = qkv(shape), {}
-            if causal:
-                options["causal"] = past(*shape[3:5])
-            if bias:
-                options["bias"] = some_bias(shape, 1 if bias == "shared" else shape[1])
-                inputs.append(options["bias"])
-            weighting = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(2))
-            for scale in (0.1, 3.0):
-                results = []
-                for attend in (attend_fused, attend_explicit):
-                    mixed = attend(*inputs[:3], scale=scale, **options).outputs
-                    results.append((mixed, *torch.autograd.grad((mixed * weighting).sum(), inputs)))
-                for fused, explicit in zip(*results, strict=True):
-                    torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [None, "shared", "per_head"])
+def test_fused_equals_explicit_in_outputs_and_gradients(shape, causal, bias):
+    inputs, options = qkv(shape), {"causal": past(*shape[3:5]) if causal else None}
+    if bias:
+        options["bias"] = some_bias(shape, 1 if bias == "shared" else shape[1])
+        inputs.append(options["bias"])
+    results = []
+    for attend in (attend_fused, attend_explicit):
+        mixed = attend(*inputs[:3], scale=3.0, **options).outputs
+        results.append((mixed, *torch.autograd.grad(mixed.square().sum(), inputs)))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
 # --- grouped heads on a GPU ---
@@ -78,7 +71,7 @@ KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacken
 
 
 def test_on_cuda_grouped_heads_need_16_bits_and_no_mask():
-    for dtype, masked in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+    for dtype, masked in product((torch.float32, torch.bfloat16), (False, True)):
         assert supports_grouped("cpu", dtype, masked=masked)
         on_cuda = dtype == torch.bfloat16 and not masked
         assert supports_grouped("cuda", dtype, masked=masked) == on_cuda
@@ -99,43 +92,28 @@ def test_repeated_key_heads_change_nothing(monkeypatch, masked):
     assert [call.args[1].size(1) for call in kernel.call_args_list] == [2, 6]
 
 
-@pytest.mark.parametrize("position", [Alibi, HeadBias, Relative])
-@pytest.mark.parametrize("queries", [5, 2])
-def test_the_keys_of_a_mask_lie_side_by_side(monkeypatch, position, queries):
-    """CUDA's fused kernels need that; with another order, the math path runs."""
-    shape = (2, 6, 2, queries, 5, 4)
-    bias = position(embed_dim=24, block_size=8, heads=6, head_dim=4).bias(queries, 5)
-    kernel = Mock(wraps=F.scaled_dot_product_attention)
-    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
-    for options in ({"causal": past(queries, 5)}, {}, {"mask": past(5).T[:queries]}):
-        attend_fused(*qkv(shape), bias=bias, scale=0.5, **options)
-        assert kernel.call_args.kwargs["attn_mask"].stride(-1) == 1
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_gpu_a_fused_kernel_runs(dtype, kv_heads):
-    for hidden in ["causal", "bias", "mask"]:
-        for dropout in [0.0, 0.2]:
-            layer = MultiHeadAttention(embed_dim=96, heads=6, kv_heads=kv_heads, block_size=64)
-            layer = layer.cuda().to(dtype)
-            torch.manual_seed(0)
-            x = torch.randn(2, 64, 96, device="cuda", dtype=dtype, requires_grad=True)
-            options = {"dropout": dropout, "explicit": False}
-            if hidden == "bias":
-                sizes = {"embed_dim": 96, "block_size": 64, "heads": 6, "head_dim": 16}
-                options["position"] = Relative(**sizes).cuda()
-            if hidden == "mask":
-                options["mask"] = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril(3)
-            with sdpa_kernel(KERNELS):  # raises when none of them can run
-                fused = layer.compute_heads(x, **options).outputs
-            fused.float().sum().backward()
-            assert x.grad.isfinite().all()
-            if not dropout:
-                explicit = layer.compute_heads(x, **(options | {"explicit": True})).outputs
-                tolerance = 1e-4 if dtype == torch.float32 else 2e-2
-                torch.testing.assert_close(fused, explicit, rtol=tolerance, atol=tolerance)
+@pytest.mark.parametrize("hidden", ["causal", "bias", "mask"])
+def test_on_a_gpu_a_fused_kernel_runs(dtype, kv_heads, hidden):
+    sizes = {"embed_dim": 96, "block_size": 64, "heads": 6}
+    layer = MultiHeadAttention(**sizes, kv_heads=kv_heads).cuda().to(dtype)
+    x = torch.randn(2, 64, 96, device="cuda", dtype=dtype, requires_grad=True)
+    options = {}
+    if hidden == "bias":
+        options["position"] = Relative(**sizes, head_dim=16).cuda()
+    if hidden == "mask":
+        options["mask"] = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril(3)
+    for dropout in [0.0, 0.2]:
+        with sdpa_kernel(KERNELS):  # raises when none of them can run
+            fused = layer.compute_heads(x, **options, dropout=dropout, explicit=False).outputs
+        fused.float().sum().backward()
+        assert x.grad.isfinite().all()
+        if not dropout:
+            explicit = layer.compute_heads(x, **options, dropout=0.0, explicit=True).outputs
+            tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(fused, explicit, rtol=tolerance, atol=tolerance)
 
 
 # --- the plain function ---
@@ -153,22 +131,10 @@ def test_scaled_dot_product_is_the_equation_of_the_paper(axes, scale):
     torch.testing.assert_close(outputs, torch.einsum("...ts,...se->...te", expected, v))
 
 
-def test_scaled_dot_product_refuses_what_does_not_fit():
-    for q, k, v, mask in [
-        ((5, 4), (7, 3), (7, 4), None),
-        ((5, 4), (7, 4), (6, 4), None),
-        ((5, 4), (7, 4), (7, 4), torch.ones(5, 7)),
-        ((5, 4), (7, 4), (7, 4), torch.ones(2, 5, 7, dtype=torch.bool)),
-    ]:
-        with pytest.raises((RuntimeError, TypeError)):
-            scaled_dot_product(torch.zeros(q), torch.zeros(k), torch.zeros(v), mask=mask)
-
-
 @pytest.mark.parametrize("module", [attention_variants, absolute])
 def test_the_examples_in_docstrings_hold(module):
     failed, attempted = doctest.testmod(module)
-    assert failed == 0
-    assert attempted >= 3
+    assert failed == 0 < attempted
 
 
 # --- blocks of hidden keys ---
@@ -185,8 +151,7 @@ def documents(device: str = "cpu") -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize(("kv_heads", "causal"), [(1, True), (2, False), (4, True)])
 def test_it_computes_what_the_explicit_path_computes(monkeypatch, kv_heads, causal):
     q, k, v = (part.detach() for part in qkv((2, 4, kv_heads, TOKENS, TOKENS, 16)))
     mask = mask_from_documents(documents())
@@ -213,7 +178,6 @@ def test_what_it_does_not_support_is_computed_otherwise(monkeypatch):
     assert not can_skip_blocks(q[:, :, :128], mask[:, :, :128], dropout=0.0)  # a single block
     for other in (mask[0, 0], mask[:1], mask.expand(2, 4, 300, 300), mask[:, :, :1]):
         assert not can_skip_blocks(q, other, dropout=0.0)
-    assert not can_skip_blocks(torch.empty(2, 4, 300, 16), mask, dropout=0.0)
 
 
 @pytest.mark.gpu

@@ -27,15 +27,11 @@ OPTIONS = [
 OPTIONS += [{k: v for part in OPTIONS for k, v in part.items()}, {"out_proj": False}]
 
 
-def same(got, expected) -> None:
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
-
-
 def same_on_both_paths(layer, inputs, expected, expected_weights, **options) -> None:
-    same(layer(*inputs, **options), expected)
     out, weights = layer(*inputs, weights=True, **options)
-    same(out, expected)
-    same(weights, expected_weights)
+    for got in (out, layer(*inputs, **options)):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(weights, expected_weights, rtol=1e-4, atol=2e-5)
 
 
 def one_matrix(stacked: StackedHeads, kind: str) -> Tensor:
@@ -77,11 +73,6 @@ def test_multi_head_equals_heads_side_by_side(options, kind, position):
         same_on_both_paths(layer, inputs, expected, weights, mask=mask, position=place)
 
 
-def additive_mask(length: int) -> Tensor:
-    """The causal mask as Hugging Face adds it to scores, (1, 1, T, T)."""
-    return torch.zeros(length, length).masked_fill(~past(length), -torch.inf)[None, None]
-
-
 LLAMA = (4, LlamaConfig, LlamaAttention, LlamaRotaryEmbedding)
 QWEN3 = (10, Qwen3Config, Qwen3Attention, Qwen3RotaryEmbedding)
 
@@ -104,5 +95,6 @@ def test_equals_the_attention_of_llama_and_with_qk_norm_that_of_qwen3(theirs, le
     layer.load_state_dict(copied)
     x = some_input(length)
     cos_sin = make_rotary(config)(x, torch.arange(length)[None])
-    expected = other(x, position_embeddings=cos_sin, attention_mask=additive_mask(length))
+    mask = torch.zeros(length, length).masked_fill(~past(length), -torch.inf)[None, None]
+    expected = other(x, position_embeddings=cos_sin, attention_mask=mask)
     same_on_both_paths(layer, [x], *expected, position=encoding("rotary", layer))

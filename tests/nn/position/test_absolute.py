@@ -21,24 +21,21 @@ from headscope.nn import (
 from headscope.nn.position.absolute import sinusoidal_table
 
 
-@pytest.mark.parametrize("base", [10000.0, 500.0])
-def test_the_table_is_the_papers_formula_however_far_out(base):
-    chosen = {} if base == 10000.0 else {"base": base}  # the default
-    for width in [1, 16, 33]:
-        table = sinusoidal_table(30_000, width, **chosen)
-        for position in (*range(9), 29_999):  # in float32, this angle would be wrong by 0.001
-            for dimension in range(width):
-                angle = position / base ** (2 * (dimension // 2) / width)
-                expected = math.cos(angle) if dimension % 2 else math.sin(angle)
-                assert table[position, dimension].item() == pytest.approx(expected, abs=1e-7)
+@pytest.mark.parametrize(("width", "base"), [(1, 10000.0), (33, 500.0)])
+def test_the_table_is_the_papers_formula_however_far_out(width, base):
+    table = sinusoidal_table(30_000, width, base)
+    for position in (*range(9), 29_999):  # in float32, this angle would be wrong by 0.001
+        for dimension in range(width):
+            angle = position / base ** (2 * (dimension // 2) / width)
+            expected = math.cos(angle) if dimension % 2 else math.sin(angle)
+            assert table[position, dimension].item() == pytest.approx(expected, abs=1e-7)
 
 
 def test_what_is_added_is_the_table_and_in_bf16_the_table_rounded_once():
     zeros = torch.zeros(2, 7, 16)
     learned, sinusoidal = position_of("learned"), position_of("sinusoidal", base=7.0)
     assert torch.equal(learned(zeros)[1], learned.table.weight[:7])
-    assert torch.equal(sinusoidal(zeros)[1], sinusoidal_table(7, 16, 7.0))
-    assert torch.equal(sinusoidal(zeros + 1), sinusoidal(zeros) + 1)
+    assert torch.equal(sinusoidal(zeros + 1)[1], sinusoidal_table(7, 16, 7.0) + 1)
     rounded = position_of("sinusoidal", block_size=1000).bfloat16()(torch.zeros(1, 1000, 16))
     assert torch.equal(rounded[0].bfloat16(), sinusoidal_table(1000, 16, 10000.0).bfloat16())
 
@@ -51,15 +48,13 @@ def added(name: str, length: int = 10, **options) -> torch.Tensor:
     return position_of(name, **options)(torch.zeros(1, length, 16))[0]
 
 
-@pytest.mark.parametrize("block_size", [1, 10, 1000])
-def test_index_adds_numbers_from_1_and_normalized_their_share_of_block_size(block_size):
-    numbers = torch.arange(1.0, block_size + 1)[:, None].expand(-1, 16)
-    sizes = {"length": block_size, "block_size": block_size}
-    assert torch.equal(added("index", **sizes), numbers)
-    torch.testing.assert_close(added("normalized", **sizes), numbers / block_size)
+def test_index_adds_numbers_from_1_and_normalized_their_share_of_block_size():
+    numbers = torch.arange(1.0, 11)[:, None].expand(-1, 16)
+    assert torch.equal(added("index"), numbers)
+    torch.testing.assert_close(added("normalized"), numbers / 10)
 
 
-@pytest.mark.parametrize("base", [2, 3, 10, 16])
+@pytest.mark.parametrize("base", [2, 10])
 def test_digits_are_those_of_the_number_the_lowest_first(base):
     digits = added("digits", 700, block_size=700, base=base).long()
     expected = torch.arange(700)[:, None] // base ** torch.arange(10) % base

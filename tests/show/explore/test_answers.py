@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from checkpoint_files import copy_at_step
 from conversion.models import CHOICES, saved
 from refusals import refused
-from viewer_data import decoded
+from viewer_data import Elements, decoded
 
 from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.data.tokenizer import char
@@ -23,7 +24,7 @@ from headscope.show.explore.export import export
 from headscope.show.explore.models import MAX_STEPS, Models
 from headscope.show.explore.protocol import parse_request
 from headscope.show.report.inputs import measure_ablation
-from headscope.show.report.tables import head_rows, lens_rows, push_rows
+from headscope.show.report.tables import head_rows
 from headscope.trained.evaluation import ValidationText, evaluate
 from headscope.trained.generation.choose_token import choose_tokens, distribution
 
@@ -120,7 +121,8 @@ def assert_equal_to_direct(answer, loaded, position):
 
 
 def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
-    loaded = loaded_of(explorer)
+    """Names and metrics of heads are those of a report."""
+    loaded, statistics = loaded_of(explorer), explorer.models.get("this").statistics
     for position in (2, -1):
         answer = ask(explorer, "read", text=TEXT, position=position, layers=[0, 1])
         assert all(shown(answer)["weights"])
@@ -129,28 +131,6 @@ def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
         )
         assert answer["target"]["id"] == following
         assert_equal_to_direct(answer, loaded, position)
-
-
-def test_a_report_says_the_same(explorer):
-    """Its tables of predictions, and the metrics and names of heads."""
-    loaded = loaded_of(explorer)
-    reading, statistics = loaded.read(TEXT), explorer.models.get("this").statistics
-    found, label_of = reading.predictions(), loaded.tokenizer.label
-    lens, pushes = (rows(found, reading.labels, label_of) for rows in (lens_rows, push_rows))
-    for position in range(7):
-        answer = ask(explorer, "read", text=TEXT, position=position, layers=[0, 1])
-        parts = shown(answer)
-        names, of_lens = json.loads(parts["labels"][0]["text"].tobytes()), parts["lens"][0]
-        for layer, row in enumerate(row for row in lens if row["position"] == position):
-            assert names[of_lens["tokens"][layer, 0, 0]] == row["most_likely"]
-            close(of_lens["probabilities"][layer, 0, 0], row["probability"])
-            close(of_lens["target_probabilities"][layer, 0], row["next_probability"])
-        for row in (row for row in pushes if row["position"] == position):
-            head = row["layer"], row["head"]
-            close(of_lens["target_pushes"][*head, 0], row["push"])
-            raised = parts["raised"][row["layer"]]
-            assert names[raised["tokens"][row["head"], 0, 0]] == row["raised_most"]
-            close(raised["pushes"][row["head"], 0, 0], row["its_push"])
     [step] = answer["history"]["steps"]
     for number, row in enumerate(head_rows(statistics)):
         label = statistics.types[number].label
@@ -190,18 +170,6 @@ def test_the_losses_of_a_text_that_changes_are_those_of_the_whole_text(explorers
     assert any(known) == ("mean" not in switches)
 
 
-def test_half_is_half_of_the_output(default):
-    loaded = loaded_of(default)
-    attention = loaded.model.attentions[1]
-    answer = ask(default, "read", text=TEXT, half=["L1H2"])
-    with torch.no_grad():
-        columns = attention.out_proj.weight[:, 2 * attention.head_dim : 3 * attention.head_dim]
-        columns *= 0.5
-        halved = loaded.logits(TEXT)
-        columns *= 2
-    close([each["probability"] for each in answer["next"]], halved[-1].softmax(-1).topk(10).values)
-
-
 @pytest.mark.parametrize("prompt", ["We the", "We the people of the"])  # block_size is 8
 def test_what_is_written_is_what_generate_writes(default, prompt):
     loaded = loaded_of(default)
@@ -213,15 +181,13 @@ def test_what_is_written_is_what_generate_writes(default, prompt):
     )
     text = loaded.generate(prompt, max_new_tokens=20, do_sample=True, **options)
     assert text == prompt + "".join(each["text"] for each in written)
-    first = loaded.logits(tokens[-(8 if len(tokens) <= 8 else 4) :])[-1].softmax(-1)[
-        written[0]["id"]
-    ]
-    close(written[0]["probability"], first)
+    seen = tokens if len(tokens) <= 8 else tokens[-4:]
+    close(written[0]["probability"], loaded.logits(seen)[-1].softmax(-1)[written[0]["id"]])
 
 
 def test_writing_goes_on_where_it_ended(default):
-    written = ask(default, "write", text="W", max_new_tokens=30, seed=3)  # block_size is 8
-    for done in range(1, 30):
+    written = ask(default, "write", text="W", max_new_tokens=12, seed=3)  # block_size is 8
+    for done in range(1, 12):
         tokens = [ord("W"), *(each["id"] for each in written[:done])]
         [one] = ask(default, "write", tokens=tokens, max_new_tokens=1, seed=3, skip=done)
         assert one["id"] == written[done]["id"]
@@ -284,26 +250,20 @@ def test_a_patched_head_is_that_of_activation_patching(explorer):
 def test_a_text_that_does_not_fit_is_shown_as_such(default, explorers):
     answer = ask(default, "patch", text="We", other="You")
     assert "2 and 3 tokens" in answer["problem"]
-    assert [len(tokens) for tokens in answer["tokens"]] == [2, 3]
     answer = ask(default, "read", text="0123456789")
-    assert answer["ids"] == list(b"0123456789")
+    assert (answer["ids"], answer["text"]) == (list(b"0123456789"), "0123456789")
     assert answer["history"]["labels"] == list("23456789")
-    assert answer["text"] == "0123456789"
     letters = explorers("model.layers=2", char(["We the people"]))
     answer = ask(letters, "read", text="Wé\u200de")
-    assert answer["unknown"] == [
-        {"at": 1, "character": "é", "label": "é"},
-        {"at": 2, "character": "\u200d", "label": "U+200D"},
-    ]
+    assert [(each["at"], each["label"]) for each in answer["unknown"]] == [(1, "é"), (2, "U+200D")]
     assert answer["text"] == "We"
     assert ask(letters, "patch", text="We", other="W☃e")["unknown"][1][0]["at"] == 1
-    tokenizer = loaded_of(letters).tokenizer
-    tokens = [*tokenizer.encode_prompt("We"), tokenizer.end_of_text, 0]
-    assert not ask(letters, "read", tokens=tokens)["same"]
-    assert ask(letters, "read", tokens=tokens[:2])["same"]
+    end = loaded_of(letters).tokenizer.end_of_text
+    tokens = [*loaded_of(letters).tokenizer.encode_prompt("We"), end, 0]
+    for count, same in ((len(tokens), False), (2, True)):
+        assert ask(letters, "read", tokens=tokens[:count])["same"] == same
     empty = ask(letters, "read", text="")
-    assert empty["ids"] == [tokenizer.end_of_text]
-    assert empty["loss"] is None
+    assert (empty["ids"], empty["loss"]) == ([end], None)
 
 
 def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
@@ -337,92 +297,75 @@ def test_the_last_forward_passes_are_kept_and_no_more(default):
     passes = default.models.get("this").passes
     for number in range(40):
         ask(default, "read", tokens=[number])
-    assert len(passes) == 16
-    before = passes.copy()
+    before = [*passes]
+    assert len(before) == 16
     ask(default, "read", tokens=[39], position=0, layers=[0])
-    assert passes.keys() == before.keys()
+    assert [*passes] == before
 
 
-def test_kept_steps_and_another_model_are_offered(tmp_path, explorers):
-    for name in ("one", "two"):
-        (tmp_path / name / "checkpoints").mkdir(parents=True)
-        saved(tmp_path / name / "checkpoints", "model.layers=2")
+@pytest.mark.parametrize(("number", "stored"), [(100, 300), (300, 100), (300, 300)])
+def test_another_model_and_kept_steps_are_offered_by_the_step_in_the_file(tmp_path, number, stored):
     kept = tmp_path / "one" / "checkpoints"
-    copy_at_step(kept / "best.safetensors", kept / "step_000010.safetensors", 10)
-    explorer = Explorer(Models(str(tmp_path / "one"), str(tmp_path / "two"), "cpu"))
-    offered = ask(explorer, "open", model="this")["models"]
-    assert [each["name"] for each in offered] == ["this", "this@10", "other"]
-    assert [each["title"] for each in offered] == ["one", "one", "two"]
-    for each in offered:
-        assert ask(explorer, "read", text=TEXT, model=each["name"])["loss"] > 0
-
-
-@pytest.mark.parametrize(("number", "stored"), [(100, 300), (300, 100)])
-def test_a_kept_step_whose_file_holds_another_step_is_shown_with_a_note(tmp_path, number, stored):
-    kept = tmp_path / "one" / "checkpoints"
-    saved(kept, "model.layers=2")  # at step 7
-    copy_at_step(kept / "best.safetensors", kept / f"step_{number:06}.safetensors", stored)
+    for folder in (kept, tmp_path / "two" / "checkpoints"):
+        saved(folder, "model.layers=2")  # at step 7
+    file = kept / f"step_{number:06}.safetensors"
+    copy_at_step(kept / "best.safetensors", file, stored)
     (kept / "step_000999.safetensors").write_bytes(b"damaged")
-    explorer = Explorer(Models(str(tmp_path / "one"), None, "cpu"))
+    explorer = Explorer(Models(str(tmp_path / "one"), str(tmp_path / "two"), "cpu"))
     listed = {each["name"]: each for each in ask(explorer, "open", model="this")["models"]}
+    assert [*listed] == ["this", f"this@{number}", "this@999", "other"]
     noted, about = listed[f"this@{number}"], ask(explorer, "open", model=f"this@{number}")
-    assert f"step_{number:06}.safetensors" in noted["title"]
+    assert (file.name in noted["title"]) == (number != stored)
     assert (noted["title"], noted["step"]) == (about["title"], about["step"])
     assert about["step"] == stored
+    for name in ("this", f"this@{number}", "other"):
+        assert ask(explorer, "read", text=TEXT, model=name)["loss"] > 0
     with refused("step_000999.safetensors"):
         ask(explorer, "open", model="this@999")
 
 
 def test_a_run_that_saves_newer_weights_does_not_change_what_is_shown(tmp_path):
     kept = tmp_path / "checkpoints"
-    kept.mkdir()
     saved(kept, "model.layers=2")
-    best = (kept / "best.safetensors").read_bytes()
-    for step in range(10, 60, 10):
-        (kept / f"step_{step:06}.safetensors").write_bytes(best)
+    steps = range(10, 60, 10)
+    for step in steps:
+        shutil.copy(kept / "best.safetensors", kept / f"step_{step:06}.safetensors")
     explorer = Explorer(Models(str(tmp_path), None, "cpu"))
     before = ask(explorer, "read", text=TEXT)
     saved(kept, "model.layers=1")
-    for step in range(10, 60, 10):
+    for step in steps:
         ask(explorer, "read", text=TEXT, model=f"this@{step}")
     assert len(explorer.models.opened) == 1 + MAX_STEPS
     explorer.models.get("this").passes.clear()
     assert ask(explorer, "read", text=TEXT) == before
 
 
-def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    saved(tmp_path / "checkpoints", "model.layers=2")
-    explorer = Explorer(Models(str(tmp_path), None, "cpu"))
-    with torch.no_grad():
-        loaded_of(explorer).model.embedding.weight[65] *= 1e38
-    texts = {"text": "aA", "other": "Aa"}
-    for name, request in (("read", {"text": "aA"}), ("write", {"text": "aA"}), ("patch", texts)):
-        with refused("not finite"):
-            ask(explorer, name, **request)
-    with refused("not finite"):
-        loaded_of(explorer).generate("aA")
-
-
-def test_a_logit_of_minus_infinity_is_a_mistake_of_the_user(tmp_path):
-    """All weights are finite. Sampling gives such a token the probability 0."""
+@pytest.mark.parametrize("size", [-3e38, 1e38])
+def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path, size):
+    """All weights are finite. With a logit of minus infinity, only sampling is possible: it gives
+    the token the probability 0."""
     saved(tmp_path / "checkpoints", "model.tied_head=false")
     explorer = Explorer(Models(str(tmp_path), None, "cpu"))
     loaded, tokens = loaded_of(explorer), torch.tensor([[97, 98, 99, 65]])
     with torch.no_grad():
         x = loaded.model.norm(loaded.model.hidden(tokens))[0, 2]
-        loaded.model.head.weight[65] = -3e38 * x.sign()
-    assert loaded.logits("abc")[2, 65] == -torch.inf
-    assert ask(explorer, "write", text="abc", temperature=0, max_new_tokens=1)
+        loaded.model.head.weight[65] = size * x.sign()
     text = ValidationText(tokens[0].numpy(), loaded.tokenizer.byte_lengths())
-    for call in (
+    calls = [
         lambda: ask(explorer, "read", text="abc"),
         lambda: ask(explorer, "patch", text="abc", other="abc"),
         lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
         lambda: evaluate(loaded.model, text, batch_size=1),
         lambda: measure_ablation(loaded, text, "zero", windows=1, length=3),
         lambda: loaded.read("abc").predictions(),
-    ):
+    ]
+    writes = [
+        lambda: ask(explorer, "write", text="abc", temperature=0, max_new_tokens=1),
+        lambda: loaded.generate("abc", max_new_tokens=1),
+    ]
+    if size < 0:
+        assert all(call() for call in writes)
+    for call in [*calls, *(writes if size > 0 else [])]:
         with refused("not finite"):
             call()
 
@@ -459,8 +402,7 @@ def test_the_program_prints_what_the_page_shows(default, tmp_path):
 
 
 def test_the_table_has_the_losses_and_the_likely_tokens(default):
-    _, _, text = exported(default, "csv")
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = list(csv.DictReader(io.StringIO(exported(default, "csv")[2])))
     answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"])
     assert [row["token"] for row in rows] == answer["history"]["labels"]
     losses = answer["history"]["steps"][0]["losses"]
@@ -468,3 +410,12 @@ def test_the_table_has_the_losses_and_the_likely_tokens(default):
     for number, each in enumerate(answer["next"][:5], start=1):
         assert rows[-1][f"next_{number}"] == each["label"]
         close(float(rows[-1][f"probability_{number}"]), each["probability"])
+
+
+def test_the_page_to_keep_compares_with_all_heads_on(default):
+    data = Elements(exported(default, "html", against={})[2]).data
+    names = [run["name"].partition(", ")[2] for run in data["runs"]]
+    assert names == ["L0H0 off, L1H0 mean, L1H2 half", "all heads on"]
+    answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"])
+    [step] = data["runs"][0]["history"]["steps"]
+    assert step["losses"] == answer["history"]["steps"][0]["losses"]

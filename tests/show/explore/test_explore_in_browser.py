@@ -1,9 +1,8 @@
 """The page to play with, in a browser: each action, on a run and on a model of another tool."""
 
-import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,8 +12,7 @@ import torch
 from checkpoint_files import copy_at_step
 from conversion.models import saved
 from reverse_proxy import reverse_proxy
-from selenium.webdriver.common.actions.action_builder import ActionBuilder
-from viewer_page import Keys, Page
+from viewer_page import Keys, Page, percent
 
 import headscope
 from headscope.analysis.patching import LogitDifference, patch_heads
@@ -25,7 +23,6 @@ from headscope.show.explore.models import Models
 
 pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 MINUS = "\N{MINUS SIGN}"
-WRITE = "document.querySelector('.editor-card button').click()"
 TEXT, OTHER = "When Mary and John", "When John and Mary"
 
 
@@ -119,14 +116,6 @@ class ExplorePage(Page):
         return list(zip([each.text for each in self.all(".pick")], notes, strict=True))
 
 
-def percent(share: float) -> str:
-    if 0 < share < 0.001:
-        return "<0.1 %"
-    if 0.9994 < share < 1:
-        return ">99.9 %"
-    return f"{100 * share:.{1 if share < 0.0995 or 0.9945 < share < 1 else 0}f} %"
-
-
 def expected(loaded: Any, text: str, count: int = 10) -> list[tuple[str, str]]:
     """What the page must list after a text."""
     values, tokens = loaded.logits(text)[-1].softmax(-1).topk(count)
@@ -157,14 +146,10 @@ def test_type_and_see_what_the_model_says_and_what_top_k_removes(
     labels = model.tokenizer.labels(model.tokens("We the people"))
     assert page.labels == labels
     assert page.likely == expected(model, "We the people")
+    losses = model.read("We the people").losses.tolist()
     found = [each.text for each in page.all(".tokens small")]
-    logits, tokens = model.logits("We the people"), model.tokens("We the people")
-    losses = torch.nn.functional.cross_entropy(
-        logits[:-1], torch.tensor(tokens[1:]), reduction="none"
-    )
-    assert found == ["–", *(f"{loss:.1f}" for loss in losses.tolist())]
-    heads = [attention.heads for attention in model.model.attentions]
-    assert len(page.all(".grid button")) == sum(heads)
+    assert found == ["–", *(f"{loss:.1f}" for loss in losses)]
+    assert len(page.all(".grid button")) == sum(each.heads for each in model.model.attentions)
     assert len(page.all(".lens .row")) == len(model.model.blocks) + 1
     assert page.all(".heads .row")
     page.click(page.tokens[3])
@@ -175,7 +160,7 @@ def test_type_and_see_what_the_model_says_and_what_top_k_removes(
     field.send_keys("3\t")
     page.ready()
     assert len(page.all(".bar-row.cut")) == 7
-    removed = 1 - logits[-1].div(0.8).softmax(-1).topk(3).values.sum().item()
+    removed = 1 - model.logits("We the people")[-1].div(0.8).softmax(-1).topk(3).values.sum().item()
     assert percent(removed) in page.text(".bars-card > .quiet")
 
 
@@ -210,50 +195,18 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
     assert len(page.labels) == len(before) + 1
 
 
-def test_a_token_can_be_clicked_while_the_model_writes(page: ExplorePage, model: Any) -> None:
-    page.browser.execute_script("window.scrollTo(0, 0)")
-    field = page.one("label.number input")
-    field.clear()
-    field.send_keys("9999\t")
-    page.ready()
-    page.browser.execute_script(WRITE)
-    time.sleep(1)
-    row = "document.querySelector('.pick').getBoundingClientRect()"
-    x, y = page.browser.execute_script(f"const {{ x, y }} = {row}; return [x, y]")
-    mouse = ActionBuilder(page.browser)
-    mouse.pointer_action.move_to_location(int(x) + 5, int(y) + 5).pointer_down().pause(0.2)
-    mouse.pointer_action.pointer_up()
-    mouse.perform()
-    page.ready()
-    time.sleep(0.5)  # until the URL has it
-    written = int(page.browser.execute_script("return /x.written=(\\d+)/.exec(location.hash)[1]"))
-    assert 1 < written < 9999
-    assert page.text(".bars-card h3") == f"Next token after “{page.labels[-1]}”"
-
-
 def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> None:
     page.browser.execute_script(
         """const field = document.querySelector(".editor-card textarea");
         field.value = "We the"; field.dispatchEvent(new Event("input"));
         const buttons = [...document.querySelectorAll("button")];
-        const one = buttons.find((each) => each.textContent === arguments[0]);
-        one.click(); one.click();""",
-        "One token on",
+        const one = buttons.find((each) => each.textContent === "One token on");
+        one.click(); one.click();"""
     )
     page.ready()
     sampled = {"do_sample": True, "temperature": 0.8, "top_p": 0.95, "seed": 0}
     tokens = model.generate(model.tokens("We the"), max_new_tokens=2, **sampled)
     assert page.labels == model.tokenizer.labels(tokens)
-    page.type("We")
-    page.press("Undo")
-    assert page.labels == model.tokenizer.labels(tokens)
-    page.browser.execute_script(
-        """const field = document.querySelector(".number input");
-        field.value = 3; field.dispatchEvent(new Event("change"));
-        document.querySelector(".editor-card button").click()"""
-    )
-    page.ready()
-    assert len(page.labels) == len(tokens) + 3
 
 
 def test_switched_heads_change_the_probabilities_and_the_loss(
@@ -264,32 +217,23 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     with model.ablate(["L0H1"]):
         wanted = expected(model, TEXT)
         assert [each for each in page.likely if each in wanted] == wanted
-        after = headscope_loss(model)
+        after = model.read(TEXT).loss()
     assert f"to {after:.3f}" in page.text(".loss-change")
-    assert f"from {headscope_loss(model):.3f}" in page.text(".loss-change")
+    assert f"from {model.read(TEXT).loss():.3f}" in page.text(".loss-change")
     assert "minus all heads on" in page.text(".moment")
     assert page.all(".metrics-card .comparing") == []  # the metrics are those of the model
     page.switch(1, "mean")
     with model.ablate(["L0H1"], by="mean", text=TEXT):
-        assert f"to {headscope_loss(model):.3f}" in page.text(".loss-change")
+        assert f"to {model.read(TEXT).loss():.3f}" in page.text(".loss-change")
     page.press("Write both")
     time.sleep(1)
     written = [each.text for each in page.all(".written h4")]
     assert written == ["all heads on", "L0H1 mean"]
-    page.press("L0H1 alone")
-    heads = len(page.all(".grid button"))
-    assert len(page.all(".grid .off")) == heads - 1
-    page.press("Undo")
     page.press("All on")
     page.press("Layer L0 off")
     assert len(page.all(".chip")) == model.model.attentions[0].heads
     page.press("All on")
     assert page.likely == plain
-
-
-def headscope_loss(model: Any) -> float:
-    tokens = torch.tensor(model.tokens(TEXT))
-    return float(torch.nn.functional.cross_entropy(model.logits(TEXT)[:-1], tokens[1:]))
 
 
 def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:
@@ -311,15 +255,9 @@ def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> No
     assert [float(each.replace(MINUS, "-").strip("±")) for each in shown] == pytest.approx(
         [float(value) for value in values], abs=0.006
     )
-    page.press(f"Copy {head} at all")
-    assert len(page.all(".patch-card .chip")) == 2
     page.press("Try every head")
     time.sleep(0.5)
     assert page.all(".effects .row")
-    page.click(page.one(".effects .row:not(.marked)"))
-    assert page.all(".effects .row.marked")
-    page.type("short", ".patch-card textarea")
-    assert "tokens: change one" in page.text(".patch-card [role=status]")
 
 
 def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, folders: Any) -> None:
@@ -343,42 +281,6 @@ def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, fo
         assert "minus" in page.text(".moment")
 
 
-@pytest.fixture
-def downloads(browser: Any, tmp_path: Path) -> Callable[[str], Path]:
-    browser.execute_cdp_cmd(
-        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
-    )
-
-    def downloaded(name: str) -> Path:
-        end = time.monotonic() + 20
-        while not (tmp_path / name).exists():
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        time.sleep(0.2)
-        return tmp_path / name
-
-    return downloaded
-
-
-def test_what_is_shown_is_kept_as_files(page: ExplorePage, model: Any, downloads: Any) -> None:
-    page.switch(1, "zero")
-    for words in ("page", "table", "Python"):
-        page.press(words)
-    assert "L0H1" in downloads("explore.py").read_text("utf-8")
-    assert downloads("explore.csv").read_text("utf-8").count("\n") == len(TEXT) + 1
-    kept = downloads("explore.html")
-    page.browser.get(f"{kept.as_uri()}#token={len(TEXT) - 1}")
-    page.ready()
-    runs = [each.text for each in page.all("select[aria-label=run] option")]
-    assert [each.partition(", ")[2] for each in runs] == ["L0H1 off", "all heads on"]
-    with model.ablate(["L0H1"]):
-        values = model.logits(TEXT)[-1].softmax(-1).topk(5).values.tolist()
-    shown = [each.text for each in page.all(".likely .note")]
-    assert [float(each.split()[0].strip("<")) for each in shown] == pytest.approx(
-        [100 * value for value in values], abs=0.6
-    )
-
-
 def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) -> None:
     page.switch(1, "half")
     page.press("▶ Write")
@@ -392,42 +294,13 @@ def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) 
     assert (page.labels, page.likely, page.text(".loss-change")) == shown
 
 
-def test_every_change_in_the_address_is_shown(page: ExplorePage, addresses: Any) -> None:
-    page.open(addresses["run"], x_text="one")
-    field = page.one(".editor-card textarea")
-    for words, text in (("x.text=two", "two"), ("x.text=three&x.top_p=2", "three")):
-        field.click()
-        page.browser.execute_script("location.hash = arguments[0]", words)
-        page.ready()
-        assert (field.get_attribute("value"), "".join(page.labels)) == (text, text)
-    page.type("four")
-    assert page.labels == list("four")
-    page.browser.execute_script("location.hash = 'x.text=five&x.length=9999'")
-    page.ready()
-    page.browser.execute_script(WRITE)
-    time.sleep(0.3)
-    page.browser.execute_script("location.hash = 'x.text=six'")
-    page.ready()
-    assert page.labels == list("six")
-    page.browser.get_log("browser")  # the server has refused top_p=2
-
-
-def test_undo_takes_back_one_action_and_the_focus_stays(page: ExplorePage, model: Any) -> None:
+def test_undo_takes_back_one_action(page: ExplorePage, model: Any) -> None:
     page.switch(1, "zero")
     page.click(page.one("summary"))
     page.type(OTHER, ".patch-card textarea")
     page.press("Undo")
     assert page.one(".patch-card textarea").get_attribute("value") == ""
     assert len(page.all(".switches-card .chip")) == 1
-    for selector, card in [
-        (".pick", ".bars-card"), (".tokens [data-token]", ".text-card"),
-        (".chip", ".switches-card"),
-    ]:  # fmt: skip
-        page.browser.execute_script("arguments[0].focus()", page.one(selector))
-        Page.press(page, Keys.ENTER)
-        page.ready()
-        inside = f"return document.querySelector('{card}').contains(document.activeElement)"
-        assert page.browser.execute_script(inside), selector
 
 
 def test_a_model_with_other_tokens_is_not_compared_token_by_token(
@@ -436,25 +309,9 @@ def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
     assert "other" not in " ".join(share for _, share in page.likely)
     label, share = expected(headscope.load(folders["other"]), "Mary", 1)[0]
-    page.press("▶ Write")
-    page.press("Write both")
-    time.sleep(1)
-    assert all(each.text for each in page.all(".written p"))
-    page.open(addresses["letters"], x_text="Mary", x_other="other", v_token="0")
     assert f"expects its own tokens: “{label}” {share}, " in page.text(
         ".bars-card .quiet:nth-of-type(2)"
     )
-
-
-def test_characters_outside_the_vocabulary_are_marked(page: ExplorePage, addresses: Any) -> None:
-    text = "Mary é😀 a☃n"
-    page.open(addresses["letters"], x_text=text)
-    assert [each.text for each in page.all("mark")] == ["é", "😀", "☃"]
-    assert page.text(".notes").endswith(text)
-    assert page.one(".editor-card textarea").get_attribute("value") == text
-    page.open(addresses["letters"], x_text="Mary and John " * 4)
-    assert "Cut at the beginning: 24 tokens" in page.text(".notes")
-    assert len(page.labels) == 32
 
 
 def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
@@ -462,28 +319,22 @@ def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=hostile, x_second=hostile[::-1], x_zero="L0H1")
     assert page.one(".editor-card textarea").get_attribute("value") == hostile
     assert page.all("img") == []
+    page.open(addresses["letters"], x_text="a☃")
+    assert [each.text for each in page.all("mark")] == ["☃"]  # outside the vocabulary
     wrong = {"x_temperature": "abc", "x_zero": "L9H9", "x_top_k": "0", "v_token": "50"}
     page.open(addresses["letters"], x_text="a", **wrong)
     assert page.labels == ["a"]
     page.browser.get_log("browser")  # the server has refused top_k=0
 
 
-def test_the_page_fits_its_window_and_every_control_has_a_name(
-    page: ExplorePage, addresses: Any
-) -> None:
+def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1", x_other="other")
-    for width in (1400, 1280, 390):
-        page.resize(width)
-        page.ready()
-        shown = page.browser.execute_script("return document.documentElement.scrollWidth")
-        assert shown <= width
     page.browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     kinds = ("button", "combobox", "textbox", "slider", "radio", "spinbutton")
     controls = [each for each in nodes if each.get("role", {}).get("value") in kinds]
     assert len(controls) > 40
-    unnamed = [each for each in controls if not each.get("name", {}).get("value")]
-    assert unnamed == [], json.dumps(unnamed)[:500]
+    assert [each for each in controls if not each.get("name", {}).get("value")] == []
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,15 @@
 """The server of the page: whom it answers, what it refuses, and that it keeps on answering."""
 
 import json
-import re
 import socket
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from urllib.parse import urljoin
 
 import pytest
 from conversion.models import saved
 from refusals import refused
-from reverse_proxy import reverse_proxy
+from running import until
 
 from headscope.show.explore import routes, server
 from headscope.show.explore.answers import Explorer
@@ -80,7 +78,6 @@ def test_the_page_and_its_modules_are_served_with_a_strict_policy(address: str) 
 
 ATTACKS = [
     ("evil.example", None, "evil.example"),  # DNS rebinding
-    ("evil.example:8765", "http://evil.example:8765", "evil.example"),
     ("localhost.evil.example:8765", None, "localhost.evil.example"),
     ("github.dev", None, "github.dev"),
     ("github.dev.evil.example", None, "github.dev.evil.example"),
@@ -89,13 +86,9 @@ ATTACKS = [
     ("hub.example", "https://evil.example", "evil.example"),
     ("127.0.0.1:8765", "http://127.0.0.1:3000", "127.0.0.1"),  # a page of another local program
     ("127.0.0.1:8765", "null", None),
-    ("127.0.0.1:8765", "", None),
-    ("127.0.0.1:8765", "http://127.0.0.1:8765/", None),
     ("127.0.0.1:8765", "http://127.0.0.1:8765@evil.example", None),
     ("user@127.0.0.1:8765", None, None),
-    ("127.0.0.1:8765:1", None, None),
     ("[::1", None, None),
-    ("*", None, None),
     ("", None, None),
     ("<b>\xff", None, None),
     ("a" * 300, None, None),
@@ -116,34 +109,31 @@ def test_other_hosts_and_other_pages_are_refused(
     assert ask(address, "open", more)[0] == send(address, "GET", "/", **more)[0] == 403
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1:{}", "LOCALHOST:{}", "[::1]:{}", "localhost:9000", "localhost"]
-)
-def test_every_port_of_the_loopback_address_is_answered(address: str, host: str) -> None:
-    """As with ssh -L 9000:localhost:8765."""
-    host = host.format(address.rpartition(":")[2])
-    for origin in ({}, {"Origin": f"http://{host.lower()}"}, {"Origin": f"https://{host}"}):
-        assert ask(address, "open", {"Host": host, **origin})[0] == 200
-        assert send(address, "GET", "/", Host=host, **origin)[0] == 200
+NAMED = [
+    (HUB, f"https://{HUB}"),
+    (HUB.upper(), f"https://{HUB}"),
+    (f"{HUB}:443", f"https://{HUB}"),
+    ("127.0.0.1:8765", f"https://{HUB}"),  # a proxy that changes Host
+    (SPACE, f"https://{SPACE}"),
+    (SPACE, "http://localhost:8765"),  # a proxy that changes Origin
+    ("[2001:DB8::1]:8765", "http://[2001:db8::1]:8765"),
+]
+LOCAL = ["127.0.0.1:{}", "LOCALHOST:{}", "[::1]:{}", "localhost:9000", "localhost"]
+"""Hosts of requests to every server, also with ssh -L 9000:localhost:8765."""
 
 
-@pytest.mark.parametrize(
-    ("host", "origin"),
-    [
-        (HUB, f"https://{HUB}"),
-        (HUB.upper(), f"https://{HUB}"),
-        (f"{HUB}:443", f"https://{HUB}"),
-        ("127.0.0.1:8765", f"https://{HUB}"),  # a proxy that changes Host
-        (SPACE, f"https://{SPACE}"),
-        ("localhost:8765", f"https://{SPACE}"),
-        (SPACE, "http://localhost:8765"),  # a proxy that changes Origin
-        ("[2001:DB8::1]:8765", "http://[2001:db8::1]:8765"),
-    ],
-)
-def test_allowed_hosts_are_answered(address: str, allowing: str, host: str, origin: str) -> None:
-    more = {"Host": host, "Origin": origin}
-    assert ask(allowing, "open", more)[0] == 200
-    assert ask(address, "open", more)[0] == 403
+def test_allowed_hosts_and_every_port_of_the_loopback_address_are_answered(
+    address: str, allowing: str
+) -> None:
+    for host, origin in NAMED:
+        more = {"Host": host, "Origin": origin}
+        assert ask(allowing, "open", more)[0] == 200, more
+        assert ask(address, "open", more)[0] == 403, more
+    for name in LOCAL:
+        host = name.format(address.rpartition(":")[2])
+        for origins in ({}, {"Origin": f"http://{host.lower()}"}, {"Origin": f"https://{host}"}):
+            assert ask(address, "open", {"Host": host, **origins})[0] == 200, host
+            assert send(address, "GET", "/", Host=host, **origins)[0] == 200, host
 
 
 @pytest.mark.parametrize(
@@ -166,41 +156,17 @@ def test_a_request_to_no_host_or_to_two_is_refused(
     assert ask(address, "open")[0] == 200
 
 
-def test_the_page_works_below_the_prefix_of_a_proxy(allowing: str) -> None:
-    with reverse_proxy(allowing, "/user/x/proxy/8765") as port:
-        hub = {"Host": HUB, "Origin": f"https://{HUB}"}
-
-        def get(path: str) -> str:
-            status, _, body = send(f"127.0.0.1:{port}", "GET", path, **hub)
-            assert status == 200, path
-            return body.decode()
-
-        pages, read = ["/user/x/proxy/8765/"], set()
-        while pages:  # the page, and all that it loads
-            path = pages.pop()
-            found = re.findall(r'(?:href|src|from|import)[= (]+"([^":]+\.(?:js|css))"', get(path))
-            read.add(path)
-            pages += {urljoin(path, each) for each in found} - read
-        assert len(read) > 20
-        assert all(path.startswith("/user/x/proxy/8765/") for path in read)
-        body = json.dumps({"text": "We", "max_new_tokens": 3})
-        path = "/user/x/proxy/8765/v1/write"
-        status, headers, written = send(f"127.0.0.1:{port}", "POST", path, body, **JSON, **hub)
-    assert status == 200
-    assert headers["content-type"].startswith("text/event-stream")
-    *events, last, rest = written.decode().split("\n\n")
-    assert all("id" in json.loads(each.removeprefix("data: ")) for each in events)
-    assert (len(events), last, rest) == (3, "event: end\ndata: {}", "")
-
-
 @pytest.mark.parametrize("host", ["LocalHost", "127.1", "127.0.0.2", "0:0:0:0:0:0:0:1"])
 def test_the_printed_address_is_one_that_is_answered(explorer: Explorer, host: str) -> None:
     address, _ = served(explorer, host=host)
     assert ask(address, "open", {"Origin": f"http://{address}"})[0] == 200
 
 
-def test_another_address_needs_the_token(explorer: Explorer) -> None:
-    address, token = served(explorer, host="0.0.0.0")
+@pytest.mark.parametrize("options", [{"host": "0.0.0.0"}, {"allowed_hosts": ["*"]}], ids=str)
+def test_another_address_and_any_host_need_the_token(
+    explorer: Explorer, options: dict[str, object]
+) -> None:
+    address, token = served(explorer, **options)
     assert len(token) > 30
     here = f"127.0.0.1:{address.rpartition(':')[2]}"
     assert send(here, "GET", "/")[0] == 200
@@ -209,15 +175,9 @@ def test_another_address_needs_the_token(explorer: Explorer) -> None:
     bearer = {"Authorization": f"Bearer {token}"}
     for host in (here, "class.example:8765"):
         assert ask(here, "open", {**bearer, "Host": host, "Origin": f"http://{host}"})[0] == 200
-        assert ask(here, "open", {**bearer, "Host": host, "Origin": "http://x.example"})[0] == 403
-
-
-def test_any_host_needs_the_token(explorer: Explorer) -> None:
-    address, token = served(explorer, allowed_hosts=["*"])
-    more = {"Host": "class.example", "Origin": "https://school.example"}
-    assert ask(address, "open", more)[0] == 401
-    assert ask(address, "open", more | {"Authorization": f"Bearer {token}"})[0] == 200
-    assert ask(address, "open", {"Host": "<b>"})[0] == 403
+    assert ask(here, "open", {**bearer, "Host": "<b>"})[0] == 403
+    other = {**bearer, "Host": here, "Origin": "http://x.example"}
+    assert ask(here, "open", other)[0] == (200 if "allowed_hosts" in options else 403)
 
 
 def test_wrong_requests_get_one_line(address: str) -> None:
@@ -225,9 +185,7 @@ def test_wrong_requests_get_one_line(address: str) -> None:
         (b"", 400, "JSON"),
         (b"{", 400, "JSON"),
         (b"[" * 100_000, 400, "JSON"),
-        (b"[]", 422, "object"),
         (b'{"text": "a", "model": "\\ud800"}', 422, "model="),
-        (b'{"text": "a", "position": 1e400}', 422, "position"),
         (b"{}", 422, "format is missing", "export"),
         (b'{"other": "a", "copies": [{}]}', 422, "copies[0].head is missing", "patch"),
         (b'{"text": "a", "temperature": NaN}', 422, "temperature"),
@@ -246,13 +204,13 @@ def test_wrong_requests_get_one_line(address: str) -> None:
     assert send(address, "GET", "/v1/read", **upgrade)[0] == 404
 
 
-def slow(explorer: Explorer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[float]:
-    """Makes reading slow. Returns the times at which readings began."""
-    began: list[float] = []
+def slow(explorer: Explorer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[object]:
+    """Makes reading slow. Returns the requests whose reading has begun."""
+    began: list[object] = []
     read = explorer.read
 
     def read_slowly(request):
-        began.append(time.monotonic())
+        began.append(request)
         time.sleep(seconds)
         return read(request)
 
@@ -263,17 +221,15 @@ def slow(explorer: Explorer, monkeypatch: pytest.MonkeyPatch, seconds: float) ->
 def test_requests_of_a_browser_that_has_left_are_dropped(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = slow(explorer, monkeypatch, 1.0)
+    began = slow(explorer, monkeypatch, 0.6)
     address, _ = served(explorer)
-    body = json.dumps({"text": "We"})
-    connections = []
-    for _ in range(5):
-        connections.append(HTTPConnection(address))
-        connections[-1].request("POST", "/v1/read", body, JSON)
-    time.sleep(0.3)
+    connections = [HTTPConnection(address) for _ in range(5)]
+    for connection in connections:
+        connection.request("POST", "/v1/read", json.dumps({"text": "We"}), JSON)
+    until(lambda: began, "the first reading")
     for connection in connections:
         connection.close()
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert ask(address, "read", text="We")[0] == 200
     assert len(began) == 2  # the one that had begun, and the last one
 
@@ -296,10 +252,10 @@ def test_a_stream_ends_when_the_browser_leaves(
     answer.read(10)
     answer.close()
     connection.close()
-    time.sleep(0.5)
-    written = len(steps)
-    time.sleep(0.3)
-    assert len(steps) == written < 10_000
+    written = -1
+    while written < (written := len(steps)):
+        time.sleep(0.3)
+    assert written < 10_000
 
 
 def test_too_many_waiting_requests_are_refused(
@@ -308,16 +264,9 @@ def test_too_many_waiting_requests_are_refused(
     slow(explorer, monkeypatch, 0.2)
     monkeypatch.setattr(routes, "MAX_WAITING", 3)
     address, _ = served(explorer)
-    statuses: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: statuses.append(ask(address, "read", text="We")[0]))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(statuses) == {200, 503}
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda _: ask(address, "read", text="We"), range(8))
+        assert {status for status, _ in answers} == {200, 503}
     assert ask(address, "read", text="We")[0] == 200
 
 
@@ -329,18 +278,3 @@ def test_a_bug_is_shown_as_one(explorer: Explorer, monkeypatch: pytest.MonkeyPat
     status, answer = ask(served(explorer)[0], "read", text="We")
     assert status == 500
     assert "bug" in answer["error"]
-
-
-def test_a_port_in_use_takes_the_next_one(
-    explorer: Explorer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with server.listen("127.0.0.1", port) as found:
-            used = found.getsockname()[1]
-    assert used > port
-    assert f"port={port}: Address already in use; using {used}" in capsys.readouterr().err
-    with refused("host=no.such.host.example"):
-        server.listen("no.such.host.example", 8765)
-    with refused("port=65536"):
-        server.listen("127.0.0.1", 65536)

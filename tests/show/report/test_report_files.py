@@ -45,8 +45,8 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(a
 
 @not_drawn
 def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, run):
+    Path("mine").mkdir()
     mine = [Path("mine", name) for name in ("heads.csv", "thesis.txt", "thesis.png")]
-    mine[0].parent.mkdir()
     for file in mine:
         file.write_text("my own")
     listed = ["heads.json", "../text.txt", "/etc/x", 3, "..", "thesis.txt", "thesis.png"]
@@ -78,25 +78,25 @@ def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monke
 
 
 MISTAKES = {
-    "ablation=true ablation_windows=1": ["ablation_windows=1", "2"],
-    "output_dir=text.txt": ["output_dir=text.txt"],
-    "thresholds.self=7": ["thresholds.self=7", "at most 1"],
-    "checkpoints=outputs/run": ["outputs/run", "keep_steps"],
-    "checkpoints=[same.safetensors,gone.safetensors]": ["gone.safetensors"],
-    "checkpoints=[same.safetensors,same.safetensors]": ["two", "step 7"],
-    "checkpoints=[same.safetensors,larger.safetensors]": ["larger.safetensors", "one run"],
+    "ablation=true ablation_windows=1": "ablation_windows=1",
+    "output_dir=text.txt": "output_dir=text.txt",
+    "thresholds.self=7": "thresholds.self=7",
+    "checkpoints=outputs/run": "keep_steps",
+    "checkpoints=[same.safetensors,gone.safetensors]": "gone.safetensors",
+    "checkpoints=[same.safetensors,same.safetensors]": "step 7",
+    "checkpoints=[same.safetensors,larger.safetensors]": "larger.safetensors",
 }
 
 
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES.items())
-def test_a_mistake_is_told_in_one_line(script, run, arguments, words):
+def test_mistakes_are_told_in_one_line(script, run):
     save(content()[0], "same.safetensors")
     save(content(configuration("model.layers=3"), step=9)[0], "larger.safetensors")
-    said = script("analyze", *arguments.split())
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert said.err.startswith("Error: ")
-    assert all(word in said.err for word in words), said.err
-    assert not (run / "analysis").exists()
+    for arguments, advice in MISTAKES.items():
+        said = script("analyze", *arguments.split())
+        assert (said.code, said.err.count("\n")) == (1, 1)
+        assert said.err.startswith("Error: ")
+        assert advice in said.err
+        assert not (run / "analysis").exists()
 
 
 @not_drawn

@@ -14,12 +14,7 @@ from viewer_data import Elements
 
 import headscope
 from benchmarks.glossary import metrics, tables
-from headscope.analysis.ablation import (
-    ablate_heads,
-    gradient_importance,
-    mean_outputs,
-    other_induction,
-)
+from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import head_metrics
@@ -32,91 +27,108 @@ pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
 TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
 NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
+TEXTS = {"clean": "a, 'b' a", "corrupted": "a, 'c' a"}
+PATCH = [f"patch.{name}={text}" for name, text in TEXTS.items()]
 
 
-def windows_of(loaded, count):
-    """Inputs and targets: `count` windows, evenly spread over the validation split."""
-    text = validation_text(loaded.corpus(), loaded.tokenizer)
-    windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
-    chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, count).astype(int)])
-    return chosen[:, :-1], chosen[:, 1:]
+def close(rows, name, values, rtol=1e-4, atol=1e-6):
+    torch.testing.assert_close(column(rows, name), values.flatten(), rtol=rtol, atol=atol)
 
 
-def test_the_metrics_and_the_largest_weights_are_those_of_the_text(analyze, run):
-    """Also the comparison of all pairs of heads."""
-    said = analyze(f"text={TEXT}")
-    assert [line.split()[0] for line in said.out.splitlines()] == NAMES
+def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
+    ablate = ("ablation=true", "gradients=true", "ablation_windows=5", "replace_by=mean")
+    said = analyze(f"text={TEXT}", *ablate, *PATCH, 'patch.answers=["\'", ","]', "patch.position=7")
+    assert [line.split()[0] for line in said.out.splitlines()[:8]] == NAMES
     assert "the first 8 of" in said.err
     assert "this file" not in said.err
-    loaded = headscope.load(run)
-    reading, about = loaded.read(TEXT), as_json(run / "analysis")
+    report, loaded = run / "analysis", headscope.load(run)
+    about, heads = as_json(report), rows_of(report / "heads.csv")
+    with pytest.warns(UserWarning, match="only the first 8"):
+        reading = loaded.read(TEXT)
     assert len(reading.tokens) == about["tokens"] == 8
-    rows = rows_of(run / "analysis" / "heads.csv")
-    assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
-    assert [row["type"] for row in about["heads"]] == [row["type"] for row in rows]
+    assert [f"L{row['layer']}H{row['head']}" for row in heads] == NAMES
+    assert [row["type"] for row in about["heads"]] == [row["type"] for row in heads]
     for name, expected in head_metrics(reading.attention).items():
-        torch.testing.assert_close(column(rows, name), expected.flatten(), rtol=1e-5, atol=1e-9)
+        close(heads, name, expected)
+    check_pairs(report, heads, reading.attention.flatten(0, 1), about)
+    check_largest_weights(report, reading)
+    check_predictions(report, reading)
+    check_ablation(heads, loaded, about["ablation"])
+    patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).run(loaded)
+    rows = rows_of(report / "patching.csv")
+    assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
+    close(rows, "denoising", patched.denoising, atol=1e-4)
+    close(rows, "noising", patched.noising, atol=1e-4)
+    assert about["patching"]["clean"] == list("a,·'b'·a")
+    assert about["patching"]["metric_clean"] == pytest.approx(patched.clean, rel=1e-4)
+    row = rows_of(report / "composition.csv")[5]
+    assert (row["head"], row["earlier"]) == ("L1H1", "L0H1")
+    assert float(row["k"]) == pytest.approx(float(compositions(loaded.model)["k"][1, 1, 0, 1]))
 
-    largest = rows_of(run / "analysis" / "largest_weights.csv")
-    for row, weights in zip(largest, reading.attention.flatten(0, 1), strict=True):
-        query, key = int(row["query"]), int(row["key"])
-        assert float(row["weight"]) == weights[1:].max() == weights[query, key]
-        tokens = [row["query_token"], row["key_token"]]
-        assert tokens == [reading.labels[query], reading.labels[key]]
 
-    weights = reading.attention.flatten(0, 1)
+def check_pairs(report, heads, weights, about):
+    """How alike all pairs of heads are."""
     alike = cosine_similarity(weights)
     for file, expected in (("similarity", alike), ("jensen_shannon", jensen_shannon(weights))):
-        table = rows_of(run / "analysis" / f"{file}.csv")
+        table = rows_of(report / f"{file}.csv")
         assert [row["head"] for row in table] == NAMES
         found = torch.stack([column(table, name) for name in NAMES], dim=1)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     unique = 1 - (alike.sum(dim=1) - 1) / 7
-    torch.testing.assert_close(column(rows, "uniqueness"), unique)
+    close(heads, "uniqueness", unique)
     assert about["diversity"] == pytest.approx(float(unique.mean()), rel=1e-4)
     pairs = sorted(alike[*torch.triu_indices(8, 8, 1)].tolist())
     assert [pair["similarity"] for pair in about["least_alike"]] == pytest.approx(pairs[:5])
     assert [pair["similarity"] for pair in about["most_alike"]] == pytest.approx(pairs[:-6:-1])
 
 
-def test_heads_are_removed_on_the_validation_split_and_gradients_estimate_it(analyze, run):
-    words = ("ablation=true", "ablation_windows=5", "windows=6", "replace_by=mean")
-    said = analyze("gradients=true", *words)
-    report = run / "analysis"
-    loaded = headscope.load(run)
-    inputs, targets = windows_of(loaded, 5)
-    expected = ablate_heads(loaded.model, inputs, targets, replace_by="mean")
-    estimate = gradient_importance(loaded.model, inputs, targets, replace_by="mean")
-    change, importance = expected["nats_per_token"].flatten(), estimate["importance"].flatten()
-    means = mean_outputs(loaded.model, inputs, max_batch=8)
-    others = other_induction(loaded.model, means=means, excluded=[loaded.tokenizer.end_of_text])
-    rows = rows_of(report / "heads.csv")
-    for name, values in {
-        "other_induction": others.flatten(),
-        "loss_change": change,
-        "loss_change_error": expected["standard_error"].flatten(),
-        "bits_per_byte_change": change / np.log(2),  # a token is a byte
-        "gradient_importance": importance,
-        "loss_change_estimate": estimate["nats_per_token"].flatten(),
-    }.items():
-        torch.testing.assert_close(column(rows, name), values, rtol=1e-3, atol=1e-6)
-    measured_on = {row["metric"]: row["measured_on"] for row in rows_of(report / "columns.csv")}
-    of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
-    assert {*metrics()} == {*measured_on, *of_pairs}
-    assert measured_on["self"] == measured_on["loss_change"] == "the validation split"
+def check_largest_weights(report, reading):
+    rows = rows_of(report / "largest_weights.csv")
+    for row, weights in zip(rows, reading.attention.flatten(0, 1), strict=True):
+        query, key = int(row["query"]), int(row["key"])
+        assert float(row["weight"]) == weights[1:].max() == weights[query, key]
+        tokens = [row["query_token"], row["key_token"]]
+        assert tokens == [reading.labels[query], reading.labels[key]]
 
-    lines = [line.split() for line in said.out.splitlines()[9:]]  # after the names and a title
-    most = change.argmax()
-    assert (lines[0][0], lines[0][-1]) == (NAMES[most], f"{others.flatten()[most]:.2f}")
-    assert float(lines[0][1]) == pytest.approx(float(change[most]), abs=6e-5)
-    assert lines[6][0] == NAMES[importance.argmax()]
-    ablation = as_json(report)["ablation"]
+
+def check_predictions(report, reading):
+    likely, text = reading.lens.softmax(-1), reading.tokens.tolist()
+    rows = rows_of(report / "lens.csv")
+    close(rows, "probability", likely.max(-1).values.T)
+    following = likely[:, :-1].gather(2, torch.tensor(text[1:])[None, :, None].expand(3, -1, -1))
+    close([row for row in rows if row["position"] != "7"], "next_probability", following[..., 0].T)
+    rows = rows_of(report / "pushes.csv")
+    pushes = torch.tensor(reading.predictions().target_pushes[..., :-1])  # (L, H, T - 1)
+    close(rows, "push", pushes.permute(2, 0, 1), rtol=1e-3, atol=1e-5)
+    shown = [(row["token"], row["next_token"]) for row in rows[::8]]
+    assert shown == [*pairwise(reading.labels)]
+
+
+def check_ablation(heads, loaded, about):
+    """On windows that are evenly spread over the validation split."""
+    text = validation_text(loaded.corpus(), loaded.tokenizer)
+    windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
+    chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, 5).astype(int)])
+    inputs, targets = chosen[:, :-1], chosen[:, 1:]
+    removed = ablation.ablate_heads(loaded.model, inputs, targets, replace_by="mean")
+    estimate = ablation.gradient_importance(loaded.model, inputs, targets, replace_by="mean")
+    means = ablation.mean_outputs(loaded.model, inputs, max_batch=8)
+    excluded = [loaded.tokenizer.end_of_text]
+    change = removed["nats_per_token"].flatten()
+    for name, values in {
+        "other_induction": ablation.other_induction(loaded.model, means=means, excluded=excluded),
+        "loss_change": change,
+        "loss_change_error": removed["standard_error"],
+        "bits_per_byte_change": change / np.log(2),  # a token is a byte
+        "gradient_importance": estimate["importance"],
+        "loss_change_estimate": estimate["nats_per_token"],
+    }.items():
+        close(heads, name, values, rtol=1e-3)
     estimates = ("gradient_importance", "loss_change_estimate")
-    correlations = ablation.pop("correlation_with_loss_change")
-    loss = pytest.approx(float(expected["loss"]), rel=1e-5)
-    assert ablation == {"replace_by": "mean", "windows": 5, "loss": loss}
-    related = {name: np.corrcoef(column(rows, name), change)[0, 1] for name in estimates}
-    assert correlations == pytest.approx(related, rel=1e-3)
+    related = {name: np.corrcoef(column(heads, name), change)[0, 1] for name in estimates}
+    assert about.pop("correlation_with_loss_change") == pytest.approx(related, rel=1e-3)
+    loss = pytest.approx(float(removed["loss"]), rel=1e-5)
+    assert about == {"replace_by": "mean", "windows": 5, "loss": loss}
 
 
 def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
@@ -131,31 +143,17 @@ def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
     torch.testing.assert_close(column(rows, "bits_per_byte_change"), bits, rtol=1e-4, atol=1e-9)
 
 
-def test_heads_are_exchanged_between_two_texts(analyze, run):
-    words = ["windows=1", "patch.clean=a, 'b' a", "patch.corrupted=a, 'c' a"]
-    said = analyze(*words, 'patch.answers=["\'", ","]', "patch.position=7")
-    loaded, texts = headscope.load(run), {"clean": "a, 'b' a", "corrupted": "a, 'c' a"}
-    expected = patch_texts(loaded, **texts, answers=["'", ","], position=7).run(loaded)
-    rows = rows_of(run / "analysis" / "patching.csv")
-    assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
-    denoising, noising = expected.denoising.flatten(), expected.noising.flatten()
-    torch.testing.assert_close(column(rows, "denoising"), denoising, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(column(rows, "noising"), noising, rtol=1e-4, atol=1e-4)
-    about = as_json(run / "analysis")["patching"]
-    assert (about["clean"], about["position"]) == (list("a,·'b'·a"), 7)
-    assert about["metric_clean"] == pytest.approx(expected.clean, rel=1e-4)
-    worst = noising.argsort(stable=True)[0]
-    assert said.out.splitlines()[16].split() == [NAMES[worst], f"{noising[worst]:.2f}"]
-
-
 def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on(analyze, run):
-    analyze("ablation=true", "text=We the people")
+    analyze("ablation=true", "gradients=true", "text=We the people")
     report = run / "analysis"
     columns = {row["metric"]: row for row in rows_of(report / "columns.csv")}
     heads = rows_of(report / "heads.csv")
     others = ("layer", "head", "type", "uniform_")
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
-    ablated = ("loss_change", "bits_per_byte")
+    of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
+    of_tokens = {"frequent", "rare"}  # a text is too short to tell
+    assert {*metrics()} - of_tokens == {*columns} | of_pairs
+    ablated = ("loss_change", "bits_per_byte", "gradient")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
     written = tables()["Metrics of what heads write and read"]
     for name, row in columns.items():
@@ -170,9 +168,6 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     even = head_metrics(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
     for name, value in even.items():
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
-    assert float(columns["induction"]["uniform"]) == 0
-    assert "frequent" not in columns  # a text is too short to tell
-    assert [row["metric"] for row in as_json(report)["metrics"]] == [*columns]
 
 
 @pytest.mark.slow
@@ -180,7 +175,6 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     moments = moments_of(run)
     analyze(f"checkpoints={run}", "windows=3")
     assert as_json(run / "analysis")["step"] == 7  # the last
-    assert (run / "analysis" / "history.png").is_file()
     history = rows_of(run / "analysis" / "history.csv")
     assert len({row["entropy"] for row in history}) > 8
     alone = []
@@ -188,32 +182,6 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
         analyze(f"checkpoint={moment}", "windows=3", "output_dir=alone")
         alone += [{"step": str(step), **row} for row in rows_of(Path("alone/heads.csv"))]
     assert history == alone
-
-
-def test_tables_of_predictions_and_compositions(analyze, run):
-    analyze("text=the people")
-    loaded, report = headscope.load(run), run / "analysis"
-    reading = loaded.read("the peop")
-    likely, text = reading.lens.softmax(-1), reading.tokens.tolist()
-    rows = rows_of(report / "lens.csv")
-    assert len(rows) == 3 * 8
-    for row in rows:
-        layer, place = int(row["layer"]), int(row["position"])
-        best = likely[layer, place].max().item()
-        assert float(row["probability"]) == pytest.approx(best, rel=1e-4)
-        if place < 7:
-            expected = likely[layer, place, text[place + 1]].item()
-            assert float(row["next_probability"]) == pytest.approx(expected, rel=1e-4)
-    pushes = reading.predictions().target_pushes[..., :-1]
-    rows = rows_of(report / "pushes.csv")
-    assert [row["token"] + row["next_token"] for row in rows[::8]] == [
-        before + after for before, after in pairwise(reading.labels)
-    ]
-    found = torch.tensor([float(row["push"]) for row in rows]).view(7, 2, 4)
-    torch.testing.assert_close(found.permute(1, 2, 0), torch.tensor(pushes), rtol=1e-3, atol=1e-5)
-    row = rows_of(report / "composition.csv")[5]
-    assert (row["head"], row["earlier"]) == ("L1H1", "L0H1")
-    assert float(row["k"]) == pytest.approx(float(compositions(loaded.model)["k"][1, 1, 0, 1]))
 
 
 def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch):
@@ -227,8 +195,6 @@ def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch)
     reading = loaded.read("abcde")
     assert shown["history"]["labels"] == [*"abcde"]
     assert shown["history"]["loss"]["values"] == pytest.approx([reading.loss()], rel=1e-5)
-    [step] = shown["history"]["steps"]
-    assert step["losses"] == pytest.approx(reading.losses.tolist(), rel=1e-4)
 
 
 def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
@@ -237,10 +203,6 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     said = analyze(f"checkpoints=[{last}, {first}, {middle}]", *words)
     report = Path("report")
     assert "http://localhost:6006/#headscope: tensorboard --logdir report" in said.err
-    steps = [row["step"] for row in rows_of(report / "history.csv")]
-    assert steps == [*("0" * 8), *("3" * 8), *("7" * 8)]
-    [file] = report.glob("*tfevents*")
-    assert file.name in as_json(report)["files"]
     ask = in_process(report)
     [listed] = ask("runs").json["runs"]
     assert (listed["name"], listed["texts"]) == (".", ["attention"])

@@ -104,9 +104,9 @@ def served(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Board]:
     assert "Traceback" not in "".join(started.lines)
 
 
-def refused(answer: Answer, status: int) -> str:
+def refused(answer: Answer, statuses: set[int]) -> str:
     """The line of an answer that is an error."""
-    assert answer.status == status
+    assert answer.status in statuses
     [(name, line)] = answer.json.items()
     assert name == "error"
     assert "\n" not in line
@@ -126,16 +126,12 @@ def test_the_tab_and_its_runs_with_snapshots_are_listed(served: Board) -> None:
     assert shapes["only/0"] == [None]
 
 
-def assert_served(answer: Answer, kind: str, body: bytes) -> None:
-    assert answer.headers["Content-Type"] == kind
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert answer.body == body
-
-
 def test_static_files_are_served_with_their_type_and_no_other_file(served: Board) -> None:
     for file in STATIC:
-        kind = {".js": "text/javascript", ".css": "text/css"}[file.suffix]
-        assert_served(served.ask(file.name), f"{kind}; charset=utf-8", file.read_bytes())
+        answer, kind = served.ask(file.name), {".js": "javascript", ".css": "css"}[file.suffix]
+        assert answer.headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.body == file.read_bytes()
     for path in [
         *("../plugin.py", "..%2fhistory.py", "%2e%2e/history.py", "....//history.py"),
         *("../../../../../etc/passwd", "/etc/passwd", "static/tab.js", "tab.js%00.css", "tab.py"),
@@ -159,7 +155,16 @@ def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
     assert served.ask("history", run="losses", text=TEXT).json["loss"] == losses
     for each in found["steps"][::20]:
         for key, part in zip(each["parts"], made_up_parts(each["step"])[1:], strict=True):
-            assert_served(served.ask("part", key=key), "application/octet-stream", part)
+            answer = served.ask("part", key=key)
+            assert (answer.headers["Content-Type"], answer.body) == (
+                "application/octet-stream",
+                part,
+            )
+    marked = served.ask("history", run=MARKUP, text=MARKUP).json
+    assert (marked["labels"], marked["steps"][0]["names"]) == ([MARKUP] * 6, ["\ud800"] * 4)
+    for run in CONTRADICTIONS:  # the fast loader drops what it does not know
+        answer = served.ask("history", run=run, text=TEXT)
+        assert answer.status == 200 or refused(answer, {404, 422})
 
 
 def test_damaged_snapshots_hide_no_good_one_and_alone_are_an_error(served: Board) -> None:
@@ -167,43 +172,23 @@ def test_damaged_snapshots_hide_no_good_one_and_alone_are_an_error(served: Board
     assert step["step"] == len(HOSTILE)
     assert served.ask("part", key=step["parts"][0]).body == made_up_parts(len(HOSTILE))[1]
     for number, parts in enumerate(HOSTILE):
-        line = refused(served.ask("history", run=f"only/{number}", text=TEXT), 422)
+        line = refused(served.ask("history", run=f"only/{number}", text=TEXT), {422})
         assert f"only/{number}" in line
         if parts == with_header(format=2):
             assert "step 0: the format is 2, and this version reads 3" in line
 
 
-def test_a_tensor_that_contradicts_itself_is_no_error_of_the_server(served: Board) -> None:
-    """The loaders differ: the fast one counts the parts itself, and drops what it does not know."""
-    for run in CONTRADICTIONS:
-        answer = served.ask("history", run=run, text=TEXT)
-        if answer.status == 200:
-            assert [step["step"] for step in answer.json["steps"]] == [0]
-        else:
-            assert answer.status in (404, 422)
-            assert run in refused(answer, answer.status)
-
-
-def test_markup_stays_text(served: Board) -> None:
-    found = served.ask("history", run=MARKUP, text=MARKUP).json
-    assert found["labels"] == [MARKUP] * 6
-    assert found["steps"][0]["names"] == ["\ud800"] * 4
-    assert MARKUP in refused(served.ask("history", run="good", text=MARKUP), 404)
-
-
-def as_key(*values: Any) -> bytes:
-    """A key as TensorBoard's slow loader encodes it."""
-    return urlsafe_b64encode(json.dumps(values).encode())
-
-
 def test_unknown_and_hostile_parameters_are_refused(served: Board) -> None:
-    for run in ["", "old", "../good", "\0", "good\udcff", "é" * 4000]:
-        name = run.encode(errors="surrogateescape")
-        refused(served.ask("history", run=name, text=TEXT), 404)
-        refused(served.ask("history", run="good", text=name), 404)
-    assert "`run`" in refused(served.ask("history"), 400)
-    assert "`text`" in refused(served.ask("history", run="good"), 400)
-    assert "`key`" in refused(served.ask("part"), 400)
+    for name in [b"", b"old", b"../good", b"\0", b"good\xff", b"\xc3" * 4000, MARKUP.encode()]:
+        refused(served.ask("history", run=name, text=TEXT), {404})
+        refused(served.ask("history", run="good", text=name), {404})
+    assert "`run`" in refused(served.ask("history"), {400})
+    assert "`text`" in refused(served.ask("history", run="good"), {400})
+    assert "`key`" in refused(served.ask("part"), {400})
+
+    def as_key(*values: Any) -> bytes:  # as TensorBoard's slow loader encodes it
+        return urlsafe_b64encode(json.dumps(values).encode())
+
     for key in [
         *("", "x", "=", "é", "\0", "A" * 10_000, b"\xff", urlsafe_b64encode(b"{}"), b"W" * 99_999),
         *(as_key("", "headscope", "good", TEXT, 0, index) for index in (99, -99, "0", None)),
@@ -211,8 +196,7 @@ def test_unknown_and_hostile_parameters_are_refused(served: Board) -> None:
         as_key("", "scalars", "good", "train/loss", 0, 0),
     ]:
         answer = served.ask("part", key=key)
-        assert 400 <= answer.status < 500
-        assert answer.status == 414 or refused(answer, answer.status)
+        assert answer.status == 414 or refused(answer, {400, 404, 422})
 
 
 def test_a_broken_plugin_does_not_stop_tensorboard(tmp_path: Path, logdir: Path) -> None:
@@ -245,7 +229,7 @@ def test_headers_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("headscope.show.tensorboard.plugin.MAX_HEADERS_BYTES", size)
     assert len(ask("history", run="run", text=TEXT).json["steps"]) == 3
     monkeypatch.setattr("headscope.show.tensorboard.plugin.MAX_HEADERS_BYTES", size - 1)
-    assert f"{size - 1:,} bytes" in refused(ask("history", run="run", text=TEXT), 422)
+    assert f"{size - 1:,} bytes" in refused(ask("history", run="run", text=TEXT), {422})
 
 
 def test_a_run_that_was_trained_again_has_other_keys(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The tab Attention in the real TensorBoard, with both of its loaders, in a real browser."""
+"""The tab Attention in the real TensorBoard, in a real browser. With both of its loaders, see
+test_plugin.py."""
 
 import time
 from collections.abc import Iterator
@@ -6,36 +7,57 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tab_runs import TEXT, Board, board, made_up_scores, until, write_run
-from torch.utils.tensorboard import SummaryWriter
+from tab_runs import Board, board, made_up_scores, until, write_run
 from viewer_data import learned, measured, snapshot, weights_at
 from viewer_page import Keys, Page, support_ui, webdriver
 
 from headscope.show.viewer import TAB
-from headscope.training.loggers import add_scalars, add_snapshot
 
 STEPS = list(range(0, 120, 2))
+TAUGHT = [0, 10, 100, 1000]
+LABELS = [f" word{number}" for number in range(64)]
+LEARNED = learned(4, 4, len(LABELS))
+CHANGES = [number / 10 for number in range(16)]
+"""What the ablation of a report measured."""
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["fast", "slow"])
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Board, Path]]:
-    """TensorBoard and its folder of runs."""
+def snapshots(steps: list[int], weights: Any, labels: list[str], **changes: Any) -> list[Any]:
+    found = []
+    for step in steps:
+        now = weights_at(step, TAUGHT[-1], weights)
+        metrics = measured(now)["metrics"] | changes
+        found.append(snapshot(now, labels, step, metrics=metrics).blobs())
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, Path]]:
+    """TensorBoard and its folder: runs that learn on one text, a report on it, a run of another
+    text, and runs with other data."""
     folder = tmp_path_factory.mktemp("runs")
+    for name, steps, weights, labels, changes in [
+        ("taught", TAUGHT, LEARNED, LABELS, {}),
+        ("again", TAUGHT, LEARNED[::-1], LABELS, {}),
+        ("other", TAUGHT, LEARNED, LABELS[::-1], {}),
+        ("report", TAUGHT[-1:], LEARNED, LABELS, {"loss_change": CHANGES}),
+    ]:
+        write_run(folder / name, steps, snapshots=snapshots(steps, weights, labels, **changes))
+        time.sleep(0.01)  # TensorBoard orders runs by the time of their first event
     write_run(folder / "first", STEPS)
     write_run(folder / "second", STEPS[:-5], seed=1)
     write_run(folder / "growing", [0, 1, 2])
-    with board(folder, load_fast=request.param) as started:
-        until(lambda: len(started.runs()) == 3, "all runs")
+    with board(folder, load_fast=True) as started:
+        until(lambda: len(started.runs()) == 7, "all runs")
         until(lambda: started.steps("first") == STEPS, "all steps")
         yield started, folder
 
 
 class Tab(Page):
-    """The page of the tab, inside TensorBoard's page."""
+    """The page of the tab, inside TensorBoard's page. Counts the clicks of an answer."""
 
     def open(self, address: str) -> None:
+        self.clicks = 0
+        self.browser.switch_to.default_content()
         self.browser.get("about:blank")
         self.browser.get(address)
         self.enter()
@@ -59,14 +81,37 @@ class Tab(Page):
         href = "return window.parent.location.href"
         until(lambda: all(f"p.headscope.{each}" in self.script(href) for each in words), "the URL")
 
+    def do_click(self, element: Any, key: str = "") -> None:
+        """A click on what is in sight, perhaps with a key."""
+        self.clicks += 1
+        click = webdriver.ActionChains(self.browser).move_to_element(element)
+        (click.key_down(key).click().key_up(key) if key else click.click()).perform()
+        self.ready()
+
+    def choose(self, label: str, value: str) -> None:
+        """Opens a list and chooses one of its entries, which are two clicks."""
+        self.clicks += 2
+        support_ui.Select(self.one(f"select[aria-label='{label}']")).select_by_value(value)
+        self.ready()
+
+    def assert_answered(self, heading: str, moment: str) -> None:
+        """The headline says this, after at most two clicks, and everything is in sight."""
+        assert self.heading == heading
+        assert self.moment.startswith(moment)
+        assert self.clicks <= 2
+        scrolled = "return [window.scrollY, document.querySelector('.overview').scrollTop]"
+        assert self.script(scrolled) == [0, 0]
+        height = self.script("return window.innerHeight")
+        for selector in (".headline", ".map canvas", ".timeline-card", ".grid-card"):
+            box = self.one(selector).rect
+            assert 0 <= box["y"] < box["y"] + box["height"] <= height
+
 
 @pytest.fixture
-def tab(browser: Any, served: tuple[Board, Path]) -> Iterator[Tab]:
-    """The tab, opened. Afterwards, the console of the browser must not contain an error."""
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    browser.set_window_size(1400, 1100)
+def tab(browser: Any) -> Iterator[Tab]:
+    """Afterwards, the console of the browser must not contain an error."""
     opened = Tab(browser)
-    opened.open(f"{served[0].address}#headscope&p.headscope.run=first")
+    opened.resize(1400)
     yield opened
     browser.switch_to.default_content()
     browser.get("about:blank")
@@ -74,8 +119,6 @@ def tab(browser: Any, served: tuple[Board, Path]) -> Iterator[Tab]:
 
 
 def test_the_tab_shows_all_steps_of_every_run(tab: Tab, served: tuple[Board, Path]) -> None:
-    tab.browser.switch_to.default_content()
-    tab.browser.get("about:blank")
     tab.browser.get(f"{served[0].address}?darkMode=true")
 
     def named() -> list[Any]:
@@ -83,7 +126,7 @@ def test_the_tab_shows_all_steps_of_every_run(tab: Tab, served: tuple[Board, Pat
 
     until(named, "the tab")[0].click()
     tab.enter()
-    assert tab.one("select[aria-label='run']").get_attribute("value") == "growing"  # the newest
+    assert tab.chosen("run") == "growing"  # the newest
     tab.select("run", "first")
     assert tab.text("h1") == "Attention"
     assert f"{len(STEPS)} steps" in tab.text("header")
@@ -114,8 +157,8 @@ def test_a_reload_keeps_what_is_shown(tab: Tab, served: tuple[Board, Path]) -> N
 
 
 def test_new_steps_of_a_run_appear(tab: Tab, served: tuple[Board, Path]) -> None:
-    tab.select("run", "growing")
     started, folder = served
+    tab.open(f"{started.address}#headscope&p.headscope.run=growing")
     new = started.steps("growing")[-1] + 1
     tab.assert_at(new - 1)
     write_run(folder / "growing", [new])
@@ -128,135 +171,39 @@ def test_new_steps_of_a_run_appear(tab: Tab, served: tuple[Board, Path]) -> None
     tab.assert_at(new)
 
 
-TAUGHT = [0, 10, 100, 1000]
-LABELS = [f" word{number}" for number in range(64)]
-LEARNED = learned(4, 4, len(LABELS))
-CHANGES = [number / 10 for number in range(16)]
-"""What the ablation of a report measured."""
-
-
-class Lesson(Tab):
-    """The tab in a window of 1400 x 900, where each click is counted and must need no scrolling."""
-
-    def start(self, address: str, run: str) -> "Lesson":
-        self.clicks = 0
-        self.open(f"{address}#headscope&p.headscope.run={run}&p.headscope.head=L3H3")
-        return self
-
-    def do_click(self, element: Any, right: int = 0, down: int = 0, key: str = "") -> None:
-        self.clicks += 1
-        box, height = element.rect, self.script("return window.innerHeight")
-        middle = box["y"] + box["height"] / 2 + down
-        assert 0 < middle < height
-        click = webdriver.ActionChains(self.browser).move_to_element_with_offset(
-            element, right, down
-        )
-        (click.key_down(key).click().key_up(key) if key else click.click()).perform()
-        self.ready()
-
-    def choose(self, label: str, value: str) -> None:
-        """Opens a list and chooses one of its entries, which are two clicks."""
-        self.clicks += 2
-        chosen = support_ui.Select(self.one(f"select[aria-label='{label}']"))
-        chosen.select_by_value(value)
-        self.ready()
-
-    def assert_answered(self, heading: str, moment: str) -> None:
-        """The headline says this, after at most two clicks, and nothing was scrolled."""
-        assert self.heading == heading
-        assert self.moment.startswith(moment)
-        assert self.clicks <= 2
-        scrolled = "return [window.scrollY, document.querySelector('.overview').scrollTop]"
-        assert self.script(scrolled) == [0, 0]
-        height = self.script("return window.innerHeight")
-        for selector in (".headline", ".map canvas", ".timeline-card", ".grid-card"):
-            box = self.one(selector).rect
-            assert 0 <= box["y"] < box["y"] + box["height"] <= height
-
-
-@pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """TensorBoard with a run, a run of the same text, a newer one of another text, and a report."""
-    folder = tmp_path_factory.mktemp("school")
-    for name, weights, labels, changes in [
-        ("taught", LEARNED, LABELS, {}),
-        ("again", LEARNED[::-1], LABELS, {}),
-        ("other", LEARNED, LABELS[::-1], {}),
-        ("report", LEARNED, LABELS, {"loss_change": CHANGES}),
-    ]:
-        with SummaryWriter(str(folder / name)) as writer:
-            for step in TAUGHT if name != "report" else TAUGHT[-1:]:
-                now = weights_at(step, TAUGHT[-1], weights)
-                metrics = measured(now)["metrics"] | changes
-                add_scalars(writer, {"train/loss": 4 / (1 + step)}, step)
-                made = snapshot(now, labels, step, metrics=metrics)
-                add_snapshot(writer, TEXT, made.blobs(), step)
-        time.sleep(0.01)  # TensorBoard orders runs by the time of their first event
-    with board(folder, load_fast=True) as started:
-        until(lambda: len(started.runs()) == 4, "all runs")
-        until(lambda: started.steps("taught") == TAUGHT, "all steps")
-        assert [*started.runs()] == ["report", "other", "again", "taught"]  # the newest first
-        yield started.address
-
-
-@pytest.fixture
-def lesson(browser: Any) -> Iterator[Lesson]:
-    metrics = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    yield Lesson(browser)
-    browser.switch_to.default_content()
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def headline(number: int, step: int, weights: Any = LEARNED) -> str:
     found = measured(weights_at(step, TAUGHT[-1], weights))
     return f"L{number // 4}H{number % 4} {found['names'][number]} {found['scores'][number]:.2f}"
 
 
-def test_five_questions_take_two_clicks_and_no_scrolling(lesson: Lesson, school: str) -> None:
-    """The questions are those of docs/analysis.md."""
-    tab = lesson.start(school, "taught")  # Which head looks at the previous token, since when?
-    chart = tab.one(".chart")
-    width, height = chart.size["width"], chart.size["height"]
-    strip = height // 2 - 3 - (16 * 12 + 3 * 3) + 6 - height % 2  # the middle of the first strip
-    names = [measured(weights_at(step, TAUGHT[-1], LEARNED))["names"][0] for step in TAUGHT]
-    since = TAUGHT[names.index("previous-token")]
-    for x in range(50 - width // 2, width // 2 - 106, 16):  # where its colour begins
-        tab.hover(chart, x, strip)
-        if "previous-token" in tab.text(".hovered"):
-            break
-    tab.do_click(chart, x, strip)
-    tab.assert_answered(headline(0, since), f"step {since} ")
+def test_questions_take_two_clicks_and_no_scrolling(tab: Tab, served: tuple[Board, Path]) -> None:
+    """Those of docs/analysis.md."""
 
-    tab = lesson.start(school, "taught")  # What does L1H2 do at step 100?
+    def ask(run: str) -> None:
+        tab.open(f"{served[0].address}#headscope&p.headscope.run={run}&p.headscope.head=L3H3")
+
+    ask("taught")  # What does L1H2 do at step 100?
     tab.do_click(tab.all(".grid button")[6])
     tab.do_click(tab.one(".controls input"))
     tab.press(*"100", Keys.ENTER)
     tab.assert_answered(headline(6, 100), "step 100 ")
-
-    tab = lesson.start(school, "taught")  # In what do L0H0 and L0H1 differ?
+    ask("taught")  # In what do L0H0 and L0H1 differ?
     tab.do_click(tab.all(".grid button")[0])
     tab.do_click(tab.all(".grid button")[1], key=Keys.SHIFT)
     tab.assert_answered(f"{headline(0, 1000)} minus {headline(1, 1000)}", "step 1,000 ")
     assert tab.text(".map-card .scale").endswith("difference: L0H0 minus L0H1")
-
-    tab = lesson.start(school, "report")  # What happens when a head is removed?
-    written = [
-        cell.find_elements("css selector", ".score")[1].text for cell in tab.all(".grid button")
-    ]
-    assert [float(text.replace("±", "")) for text in written] == CHANGES  # without a click
+    ask("report")  # What happens when a head is removed?
+    scores = [each.find_elements("css selector", ".score") for each in tab.all(".grid button")]
+    assert [float(both[1].text.replace("±", "")) for both in scores] == CHANGES  # without a click
     tab.do_click(tab.all(".grid button")[7])
     assert tab.moment.endswith("loss +0.700 without this head")
-    assert tab.clicks == 1
-
-    tab = lesson.start(school, "taught")  # And in another run?
+    ask("taught")  # And in another run?
     tab.choose("run", "again")
     tab.assert_answered(headline(15, 1000, LEARNED[::-1]), "step 1,000 ")
-    tab = lesson.start(school, "taught")
+    ask("taught")
     choices = tab.all("select[aria-label='compare with'] option")
     values = [each.get_attribute("value") for each in choices]
     assert values[:3] == ["", "run:report", "run:again"]  # those that can be compared are first
-    assert values[-1] == "run:other"
     tab.choose("compare with", "run:again")
     tab.assert_answered(headline(15, 1000), "step 1,000 ")
     assert tab.moment.endswith(" minus again at step 1,000")

@@ -33,34 +33,14 @@ def test_everything_follows_the_cursor(page):
     assert page.moment.startswith("step 10 ")
 
 
-def test_play_runs_through_all_steps_and_stops_at_the_last(page):
-    play = page.one(".play")
-    play.click()
-    seen = set()
-    for _ in range(200):
-        page.ready()
-        seen.add(page.moment.split(" · ")[0])
-        if "Play" in play.text and page.moment.startswith("step 1,000"):
-            break
-    assert seen == {"step 0", "step 10", "step 100", "step 1,000"}
-
-
 def test_a_step_number_moves_the_cursor_to_the_nearest_step_with_data(page):
-    """It stays while it is typed, also when everything is drawn again."""
     field = page.one(".controls input")
     for typed, step in [("95", "100"), ("7", "10"), ("nonsense", "10"), ("1,000", "1,000")]:
         page.one("h1").click()
         field.click()  # selects the old number
-        field.send_keys(typed, Keys.ENTER)
-        page.ready()
+        page.press(*typed, Keys.ENTER)
         assert page.moment.startswith(f"step {step} ")
         assert field.get_attribute("value") == step
-    page.one("h1").click()
-    field.click()
-    page.press("9")
-    page.set_scheme("dark")
-    page.press("5", Keys.ENTER)
-    assert page.moment.startswith("step 100 ")
 
 
 def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
@@ -68,13 +48,10 @@ def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
     before = page.script(drawn)
     said = page.hover(page.tokens[2])
     assert said == f"{LOOKS}, “·of” 0.10; looked at most by “⏎” 0.90, “·of” 0.10"
-    grounds = [token.value_of_css_property("background-color") for token in page.tokens]
-    blank = "rgba(0, 0, 0, 0)"
-    assert [number for number, ground in enumerate(grounds) if ground != blank] == [1, 2, 3]
     assert page.script(drawn) != before
     assert page.leave() == hint
 
-    canvas, lines = page.one(".map canvas"), page.one(".lines")
+    canvas = page.one(".map canvas")
     cell, middle = canvas.size["width"] / len(LABELS), (len(LABELS) - 1) / 2
     for query, key, said in [
         (2, 1, "“·of” looks at “·state”: 0.900"),
@@ -85,10 +62,6 @@ def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
         labels = [page.one(f".{axis} .here") for axis in ("down", "across")]
         found = [each.get_attribute("textContent") for each in labels]
         assert found == [SHOWN[query], SHOWN[key]]
-    page.leave()
-    assert page.all(".axis .here") == []
-    row = lines.size["height"] / len(LABELS)
-    assert page.hover(lines, 0, round((2 - middle) * row)).startswith(LOOKS)
 
 
 RECORD = """window.written = [];
@@ -99,7 +72,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 };"""
 
 
-def test_the_timeline_gives_the_values_at_the_cursor_and_at_the_pointer(page):
+def test_the_timeline_gives_the_values_at_the_cursor(page):
     history = small_run()["history"]
     page.select("metric of the timeline", "entropy")
     page.script(RECORD)
@@ -108,23 +81,6 @@ def test_the_timeline_gives_the_values_at_the_cursor_and_at_the_pointer(page):
     written = page.script("return window.written")
     for head, value in enumerate(history["steps"][2]["metrics"]["entropy"]):
         assert f"L{head // HEADS}H{head % HEADS} {value:.2f}" in written
-
-    step, chart = history["steps"][-1], page.one(".chart")  # the pointer is at the last step
-    right, bottom = chart.size["width"] // 2 - 106, chart.size["height"] // 2 - 8  # the last strip
-    page.hover(chart, right, bottom)
-    value = step["metrics"]["entropy"][5]
-    said = f"L1H2 {step['names'][5]} {step['scores'][5]:.2f} · entropy {value:.3f} · step 1,000"
-    assert page.text(".chart .hovered") == said
-    seen = set()
-    for y in range(8 - bottom, 192 - bottom, 6):  # along the lines
-        page.hover(chart, right, y)
-        if page.one(".chart .hovered").is_displayed():
-            seen.add(page.text(".chart .hovered"))
-    assert len(seen) >= 3
-    for line in seen:
-        head, *_, shown = re.fullmatch(r"L(\dH\d) .* · entropy ((.*)) · step 1,000", line).groups()
-        number = int(head[0]) * HEADS + int(head[2])
-        assert float(shown) == pytest.approx(step["metrics"]["entropy"][number], abs=6e-4)
 
     fold = page.one(".fold")
     for shown in (False, True):
@@ -173,8 +129,7 @@ def test_the_url_carries_the_state(opened):
 def test_a_url_that_makes_no_sense_is_harmless(opened):
     for state in (
         "step=999999999999999&head=L9H9&token=99&metric=x&run=x&text=y&compare=step:x&view=z",
-        "step=-1&head=L0&compare=head:L9H9&token=1.5",
-        "compare=run:nowhere&=&&&a=b=c&%E0%A4%A",
+        "step=-1&head=L0&compare=head:L9H9&token=1.5&=&&&a=b=c&%E0%A4%A",
         "__proto__=1&constructor=2&head=__proto__&compare=toString:1&metric=toString",
     ):
         page = opened(small_run(), state=state)
@@ -250,11 +205,7 @@ def test_a_head_is_compared_with_another_step_run_or_head(page):
 
 def test_runs_that_cannot_be_compared_say_why(opened):
     other = small_run("other text", labels=[*LABELS[:-1], "x"])
-    page = opened(other, small_run(), small_run("run b"), state="run=run%20a&head=L0H0")
-    options = page.all("select[aria-label='compare with'] option")
-    values = [each.get_attribute("value") for each in options]
-    runs = [value for value in values if value.startswith("run:")]
-    assert runs == ["run:run b", "run:other text"]  # those that can be compared are first
+    page = opened(other, small_run(), state="run=run%20a&head=L0H0")
     page.select("compare with", "run:other text")
     assert "its text has other tokens" in page.text(".notice")
     page.assert_cells(WEIGHTS[0, 0])

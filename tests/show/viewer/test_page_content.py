@@ -1,11 +1,10 @@
 """What attention.html shows, also in other scripts and themes: opened from disk in a browser."""
 
-import re
 import zlib
 
 import numpy as np
 import pytest
-from viewer_data import HOSTILE, measured, run, weights_at
+from viewer_data import HOSTILE, weights_at
 from viewer_page import HEADS, SHOWN, WEIGHTS, Keys, small_run
 
 
@@ -102,61 +101,3 @@ def test_a_damaged_step_says_so_and_the_other_steps_are_shown(opened):
         page.press(Keys.ARROW_LEFT)
         assert not page.one(".notice").is_displayed()
         page.assert_cells(weights_at(10, 1000, WEIGHTS)[0, 0])
-
-
-def test_other_scripts_have_their_direction(opened):
-    """Right to left without moving the neighbours, and Chinese upright below the map."""
-    page = opened(run(labels=["مرحبا"] * 4, layers=1, heads=1, steps=[1]))
-    assert not page.one(".timeline-card").is_displayed()  # there is only one step
-    assert {token.value_of_css_property("direction") for token in page.tokens} == {"rtl"}
-    page.hover(page.tokens[3])
-    for parts in (page.tokens, page.all(".says bdi")):
-        places = [part.rect["x"] for part in parts[:4]]
-        assert len(places) >= 4
-        assert places == sorted(places)
-    labels = ["多", "多 1/3", "天地", "word"]
-    page = opened(run(labels=labels, layers=1, heads=1, steps=[1]))
-    columns = page.all(".across > span")
-    assert [column.get_attribute("textContent") for column in columns] == labels
-    assert [part.text.strip() for part in page.all(".across .turned")] == ["1/3", "word"]
-
-
-def lightness(element, name: str) -> float:
-    channels = re.findall(r"[\d.]+", element.value_of_css_property(name))[:3]
-    return sum(float(channel) for channel in channels) / 3
-
-
-def test_the_colours_follow_the_theme_and_letters_stand_out(page):
-    for scheme in ("light", "dark"):
-        page.set_scheme(scheme)
-        paper = lightness(page.one("body"), "background-color")
-        assert (paper > 128) == (scheme == "light")
-        page.hover(page.tokens[2])
-        for token in page.tokens[1:4]:  # weights of 0.9, 0.1 and 0.9
-            ground = lightness(token, "background-color")
-            assert abs(lightness(token, "color") - ground) > 70
-            assert abs(ground - paper) > 15
-
-
-def test_the_ablation_is_among_the_heads_in_the_headline_and_in_the_table(opened):
-    changes = [0.25, -0.031, 1.5, 0, 0.004, 0.1]
-    metrics = measured(WEIGHTS)["metrics"] | {"loss_change": changes}
-    page = opened(small_run(metrics=metrics, steps=[7]), state="head=L0H0")
-    cells = page.all(".grid button")
-    written = [cell.find_elements("css selector", ".score")[1].text for cell in cells]
-    assert written == ["+0.25", "\N{MINUS SIGN}0.03", "+1.50", "±0", "±0", "+0.10"]
-    assert "+0.25" in cells[0].get_attribute("title")
-    assert "loss +0.250" in page.moment
-    rows = [each.text for each in page.all(".metrics-card tbody tr")]
-    assert "loss change 0.250" in [" ".join(row.split()) for row in rows]  # no uniform value
-
-
-def test_a_head_without_a_name_has_no_dash_and_no_number(opened):
-    page = opened(small_run(names=["-"] * 6), state="head=L0H0")
-    assert page.heading == "L0H0 without a name"
-    for cell in page.all(".grid button"):
-        assert cell.text == ""
-        assert re.fullmatch(r"L\dH\d without a name", cell.get_attribute("title"))
-    assert page.text(".legend.names") == ""
-    page.script("document.querySelector('.tokens small').remove()")  # the first token has no loss
-    assert not {"-", "–"} & {*page.text("main").split()}

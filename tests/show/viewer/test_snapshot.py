@@ -5,26 +5,23 @@ import base64
 import json
 import shutil
 import subprocess
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from viewer_data import arrays_of, causal, decoded, predictions, snapshot
+from viewer_data import causal, decoded, predictions, snapshot
 
 from headscope.errors import UserError
 from headscope.show.viewer import snapshot as module
-from headscope.show.viewer.history import DTYPES, read_header
+from headscope.show.viewer.history import read_header
 from headscope.show.viewer.page import STATIC
 from headscope.show.viewer.snapshot import (
     LABEL_CHARACTERS,
     THUMBNAIL,
-    Predictions,
     Snapshot,
     compact_json,
     json_numbers,
@@ -32,10 +29,6 @@ from headscope.show.viewer.snapshot import (
     shares,
     tokens_within,
 )
-
-GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text("utf-8"))
-"""The input of a small snapshot, its header, its parts, and the numbers in them. Only a new format
-may change this file: put the output of `golden` in it."""
 
 
 def weights_of(kind: str, tokens: int = 70) -> np.ndarray:
@@ -100,18 +93,15 @@ def test_weights_and_shares_are_exact_enough(kind):
         np.testing.assert_array_equal(head[np.tri(70, dtype=bool)], row)
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 9, THUMBNAIL, 25, 70])
-def test_a_thumbnail_shows_the_largest_weight_of_each_cell(tokens):
-    weights = weights_of("sharp", tokens)
-    side = min(tokens, THUMBNAIL)
-    [thumbnails] = read(made(weights))["thumbnails"]
-    edges = [tokens * cell // side for cell in range(side + 1)]
-    for half, whole in zip(thumbnails["maps"] / 255, (weights, shares(weights)), strict=True):
-        assert half.shape == (2, 3, side, side)
-        for row in range(side):
-            for column in range(side):
-                cell = whole[..., edges[row] : edges[row + 1], edges[column] : edges[column + 1]]
-                assert np.abs(half[..., row, column] - cell.max(axis=(-2, -1))).max() <= 0.002
+def test_a_thumbnail_shows_the_largest_weight_of_each_cell():
+    for tokens in (1, 2, 9, THUMBNAIL, 25, 70):
+        weights, side = weights_of("sharp", tokens), min(tokens, THUMBNAIL)
+        [thumbnails] = read(made(weights))["thumbnails"]
+        starts = [tokens * cell // side for cell in range(side)]
+        for half, whole in zip(thumbnails["maps"] / 255, (weights, shares(weights)), strict=True):
+            for axis in (-2, -1):
+                whole = np.maximum.reduceat(whole, starts, axis=axis)
+            np.testing.assert_allclose(half, whole, rtol=0, atol=0.002)
 
 
 @pytest.mark.parametrize(
@@ -194,84 +184,29 @@ def test_predictions_are_read_back_as_their_format_says(vocabulary, layers, exac
     [names] = (json.loads(part["text"].tobytes()) for part in parts["labels"])
     assert sorted({*names}) == sorted(names)
     shown = np.array(["a" * (LABEL_CHARACTERS - 1) + "…", *labels[1:]])
-
-    def assert_equal(part, tokens, **numbers):
-        for name, expected in tokens.items():
-            np.testing.assert_array_equal(np.array(names)[part[name]], shown[expected])
-        for name, expected in numbers.items():
-            expected = expected.astype(np.float16 if exact is None else np.float32)
-            np.testing.assert_array_equal(part[name], expected, strict=True)
-
-    [lens] = parts["lens"]
-    numbers = ("probabilities", "target_probabilities", "target_pushes")
-    tokens = {"targets": given.targets, "tokens": given.tokens}
-    assert_equal(lens, tokens, **{name: getattr(given, name) for name in numbers})
+    real, [lens] = np.float16 if exact is None else np.float32, parts["lens"]
+    for name in ("probabilities", "target_probabilities", "target_pushes"):
+        np.testing.assert_array_equal(lens[name], getattr(given, name).astype(real), strict=True)
+    for name in ("targets", "tokens"):
+        np.testing.assert_array_equal(np.array(names)[lens[name]], shown[getattr(given, name)])
     assert lens["positions"].tolist() == [*range(9)]
     assert lens["follows"].tolist() == [1] * 8 + [0]
     for layer, (tokens, pushes) in given.raised.items():
-        assert_equal(raised[layer], {"tokens": tokens}, pushes=pushes)
+        np.testing.assert_array_equal(np.array(names)[raised[layer]["tokens"]], shown[tokens])
+        np.testing.assert_array_equal(raised[layer]["pushes"], pushes.astype(real), strict=True)
     expected = given.target_probabilities[-1].tolist()
     assert found.header["next"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_more_labels_than_16_bits_can_count_have_indices_of_32_bits():
-    heads, tokens = 200, 70
-    given = predictions(1, heads, tokens, 20)
-    first = np.arange(2 * tokens * 5).reshape(2, tokens, 5)
-    second = first.max() + 1 + np.arange(heads * tokens * 5).reshape(heads, tokens, 5)
-    raised = {0: (second, np.zeros(second.shape, np.float32))}
-    given = replace(given, tokens=first, raised=raised)
-    labels = [f"{number:x}" for number in range(second.max() + 1)]
-    weights = weights_of("soft", tokens)[:1, :1].repeat(heads, axis=1)
+    given = predictions(1, 200, 70, 20)
+    second = np.arange(200 * 70 * 5).reshape(200, 70, 5)
+    given = replace(given, raised={0: (second, np.zeros(second.shape, np.float32))})
+    labels = [f"{number:x}" for number in range(second.size)]
+    weights = weights_of("soft")[:1, :1].repeat(200, axis=1)
     parts = read(made(weights, predictions=given, vocabulary=labels))
     assert json.loads(parts["labels"][0]["text"].tobytes()) == labels
-    for kind, expected in (("lens", first), ("raised", second)):
-        np.testing.assert_array_equal(parts[kind][0]["tokens"], expected.astype("<u4"), strict=True)
-
-
-# ---- The golden file, and the decoder of the page -----------------------------------------------
-
-
-def golden(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of the golden file, from its input."""
-    found = {
-        name: np.array(value, "<f4" if "prob" in name or "push" in name else "<i8")
-        for name, value in given["predictions"].items()
-    }
-    raised = zip(found.pop("raised_tokens"), found.pop("raised_pushes"), strict=True)
-    made = module.snapshot(
-        given["header"],
-        np.array(given["weights"], "<f4"),
-        Predictions(**found, raised=dict(enumerate(raised))),
-        given["vocabulary"].__getitem__,
-    )
-    return {
-        "given": given,
-        "header": json.loads(made.blobs()[0]),
-        "parts": [base64.b64encode(part).decode() for part in made.blobs()[1:]],
-        "arrays": lists_of(decoded(made.header, made.parts)),
-    }
-
-
-def lists_of(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        kind: [part and {name: array.tolist() for name, array in part.items()} for part in parts]
-        for kind, parts in arrays.items()
-    }
-
-
-def bytes_of(parts: Sequence[str]) -> list[bytes]:
-    return [base64.b64decode(part) for part in parts]
-
-
-def test_an_old_snapshot_is_written_and_read_as_before():
-    found = golden(GOLDEN["given"])
-    found["parts"], expected = (
-        [*map(zlib.decompress, bytes_of(each["parts"]))] for each in (found, GOLDEN)
-    )
-    assert found == GOLDEN | {"parts": expected}
-    read_header(compact_json(GOLDEN["header"]).encode())
-    assert lists_of(decoded(GOLDEN["header"], bytes_of(GOLDEN["parts"]))) == GOLDEN["arrays"]
+    np.testing.assert_array_equal(parts["raised"][0]["tokens"], second.astype("<u4"), strict=True)
 
 
 DECODE = """
@@ -330,12 +265,6 @@ def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
                 np.testing.assert_array_equal(part[name], expected, strict=True)
 
 
-@pytest.mark.slow
-def test_the_page_decodes_the_golden_file(decode):
-    found = decode(GOLDEN["header"], bytes_of(GOLDEN["parts"]))
-    assert lists_of(found) == GOLDEN["arrays"]
-
-
 SIZES = st.integers(1, 3)
 LAYERS = st.sets(st.integers(0, 2))
 
@@ -359,17 +288,3 @@ def test_the_page_decodes_what_python_encodes(
         exact=exact and sorted(exact),
     )
     assert_same(decode(made.header, made.parts), decoded(made.header, made.parts))
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(st.lists(st.tuples(st.sampled_from([*DTYPES]), st.lists(st.integers(0, 4), max_size=4))))
-def test_the_page_decodes_every_dtype_and_shape(decode, arrays):
-    """One array may begin in the middle of a word of the array before it."""
-    described = [[f"x{number}", *each] for number, each in enumerate([*arrays, ("f2", [2**16])])]
-    sizes = [DTYPES[dtype] * int(np.prod(shape)) for _, dtype, shape in described]
-    random = np.random.default_rng(0).bytes(sum(sizes[:-1]))
-    every_half = np.arange(2**16, dtype="<u2").tobytes()
-    header = {"parts": [{"name": "x", "count": 1, "arrays": described}]}
-    parts = [zlib.compress(random + every_half)]
-    assert_same(decode(header, parts), {"x": [arrays_of(random + every_half, described)]})

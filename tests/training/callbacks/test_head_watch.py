@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_files import assert_same_weights
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
-from running import DRAWN, SMALL, Script, events, snapshot_headers, summary
+from refusals import refused
+from running import DRAWN, SMALL, events, snapshot_headers, summary
 from small_gpt import gpt, some_tokens
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
 
+import headscope
 from benchmarks.glossary import tables
 from headscope import trained
 from headscope.analysis.diversity import diversity
@@ -47,12 +51,12 @@ METRICS = {
 }
 
 
-def test_a_run_logs_what_its_weights_give(script: Script, speeches: Path) -> None:
+def test_a_run_logs_what_its_weights_give(speeches):
     """It measures heads every 2 steps and draws images at steps 0, 2 and 5."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "model.heads=2"]
     words += ["callbacks.heads.every_steps=2", "callbacks.heads.windows=3"]
     words += ["callbacks.attention.images=3", "callbacks.attention.steps=3"]
-    assert script("train", *words, f"hydra.run.dir={RUN}").code == 0
+    headscope.train([*words, f"hydra.run.dir={RUN}"])
     log = events(RUN)
     heads = [f"L{layer}H{head}" for layer in range(2) for head in range(2)]
     tags = {f"watch/{name}/{head}" for name in CHARTED for head in heads}
@@ -63,7 +67,7 @@ def test_a_run_logs_what_its_weights_give(script: Script, speeches: Path) -> Non
 
     # The last values equal those of the saved weights on the same windows.
     loaded = trained.load(f"{RUN}/checkpoints/last.safetensors")
-    [store] = [path for path in Path("data").iterdir() if path.is_dir()]
+    [store] = Path("data").glob("*/")
     validation = open_store(store).validation
     kinds = classify_vocabulary(loaded.tokenizer, validation)
     expected = measure_heads(
@@ -115,33 +119,31 @@ def test_a_run_logs_what_its_weights_give(script: Script, speeches: Path) -> Non
         assert logged[0].encoded_image_string != logged[-1].encoded_image_string
 
 
-def test_watching_does_not_change_training(script: Script, speeches: Path) -> None:
+def test_watching_does_not_change_training(speeches):
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "model.dropout=0.2"]
-    watching = [*DRAWN, "callbacks.heads.every_steps=1"]
     # SMALL sets keys of callbacks, so the choice of callbacks must come before it.
-    for folder, before, after in (
-        ("plain", ["callbacks=plain"], ["callbacks.attention.steps=0"]),
-        ("watched", [], watching),
+    for folder, keys in (
+        ("plain", ["callbacks=plain", *words, "callbacks.attention.steps=0"]),
+        ("watched", [*words, *DRAWN, "callbacks.heads.every_steps=1"]),
     ):
-        run = f"outputs/{folder}"
-        assert script("train", *before, *words, *after, f"hydra.run.dir={run}").code == 0
+        run = headscope.train([*keys, f"hydra.run.dir={folder}"]).folder
         logged, watches = events(run).Tags(), folder == "watched"
         assert any(tag.startswith("watch") for tag in logged["scalars"]) == watches
         assert bool(logged["images"]) == ("attention" in logged["tensors"]) == watches
-    assert_same_weights("outputs/plain", "outputs/watched")
-    assert summary("outputs/plain")["val_loss"] == summary("outputs/watched")["val_loss"]
+    assert_same_weights("plain", "watched")
+    assert summary("plain")["val_loss"] == summary("watched")["val_loss"]
 
 
 TOKENS = 10
 TOKENIZER = char(["abcdefghi"])  # and two special tokens
-PLANNED = {0, 900}
-"""Snapshots are planned only at the first and the last step."""
+PLANNED = {0, 900}  # the steps of planned snapshots: the first and the last
 
 
 def watch(run_bytes: int = 10**9) -> AttentionLog:
     attention = AttentionLog(run_megabytes=run_bytes / 10**6)
     attention.probe = ProbeText(list(range(TOKENS)), TOKENS + 3)
-    attention.tokenizer = TOKENIZER
+    attention.tokenizer, attention.vocabulary = TOKENIZER, TOKENIZER.vocabulary_labels()
+    attention.labels = TOKENIZER.labels(attention.probe.tokens)
     attention.snapshot_steps = attention.planned = PLANNED
     attention.heads = HeadWatch()
     attention.heads.texts = some_tokens(TOKENS)
@@ -161,13 +163,13 @@ def flat_and_sharp() -> tuple[GPT, GPT]:
 
 def measured(tmp_path: Path, attention: AttentionLog, models: dict[int, GPT]) -> list[int]:
     """The steps of the snapshots after `attention` has logged each model at its step."""
-    with SummaryWriter(str(tmp_path / "run" / "tensorboard")) as writer:
+    with SummaryWriter(str(tmp_path / "tensorboard")) as writer:
         for step, model in models.items():
             attention.log_attention(model, step, [writer])
-    return [header["step"] for header in snapshot_headers(str(tmp_path / "run"))]
+    return [header["step"] for header in snapshot_headers(tmp_path)]
 
 
-def test_a_name_is_announced_once_also_after_a_resume() -> None:
+def test_a_name_is_announced_once_also_after_a_resume():
     flat, sharp = flat_and_sharp()
     repeats = repeat_probe(sharp, None, REPEATED_TEXTS)
     types = measure_heads(sharp, some_tokens(TOKENS), repeats=repeats).types
@@ -189,7 +191,7 @@ def test_a_name_is_announced_once_also_after_a_resume() -> None:
     assert resumed.new_names(resumed.measure(sharp, 80), 80) == []
 
 
-def test_heads_are_also_measured_where_planned_steps_are_far_apart() -> None:
+def test_heads_are_also_measured_where_planned_steps_are_far_apart():
     attention = AttentionLog()
     attention.planned = {0, 50, 420, 1000}
     for every, expected in (
@@ -203,23 +205,18 @@ def test_heads_are_also_measured_where_planned_steps_are_far_apart() -> None:
     assert not any(map(never.due, range(1001)))
 
 
-def test_a_snapshot_is_added_when_a_name_changes(tmp_path) -> None:
+def test_snapshots_are_added_when_names_change_and_leave_room_for_planned_ones(tmp_path):
     flat, sharp = flat_and_sharp()
     models = {0: flat, 20: flat, 40: sharp, 60: sharp, 80: flat, 900: flat}
-    assert measured(tmp_path, watch(), models) == [0, 40, 80, 900]
-    header = snapshot_headers(str(tmp_path / "run"))[0]
+    assert measured(tmp_path / "wide", watch(), models) == [0, 40, 80, 900]
+    header = snapshot_headers(tmp_path / "wide")[0]
     assert (len(header["labels"]), header["text_tokens"]) == (TOKENS, TOKENS + 3)
-
-
-def test_added_snapshots_leave_room_for_planned_ones(tmp_path) -> None:
-    flat, sharp = flat_and_sharp()
     models = {0: flat} | {20 * n: [flat, sharp][n % 2] for n in range(1, 10)} | {900: flat}
     size = max_bytes(2, 4, TOKENS, **sizes_of(TOKENIZER.vocabulary_labels()))
     watcher = watch(size)  # real snapshots are smaller than this upper limit
-    steps = measured(tmp_path, watcher, models)
+    steps = measured(tmp_path / "narrow", watcher, models)
     assert watcher.logged_bytes <= size
-    assert steps[0] == 0
-    assert steps[-1] == 900
+    assert (steps[0], steps[-1]) == (0, 900)
     assert 2 < len(steps) < len(models)
 
 
@@ -228,49 +225,38 @@ def sizes_of(labels: list[str]) -> dict[str, int]:
     return {"vocab_size": len(labels), "label_bytes": len(compact_json(labels).encode())}
 
 
-def test_a_text_is_shortened_to_the_size_of_a_step(script: Script, speeches: Path) -> None:
+def test_a_text_is_shortened_to_the_size_of_a_step(speeches):
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=2", f"hydra.run.dir={RUN}"]
-    assert script("train", *words, "callbacks.attention.step_megabytes=0.018").code == 0
-    shown = len(snapshot_headers(RUN)[0]["labels"])
+    headscope.train([*words, "callbacks.attention.step_megabytes=0.018"])
+    shown, limit = len(snapshot_headers(RUN)[0]["labels"]), 18_000
     assert 0 < shown < 32
-    limit = 18_000
     labels = trained.load(f"{RUN}/checkpoints/last.safetensors").tokenizer.vocabulary_labels()
     sizes = {"layers": 2, "heads": 4, **sizes_of(labels)}
-    assert max_bytes(**sizes, tokens=shown) <= limit
-    assert max_bytes(**sizes, tokens=shown + 1) > limit
+    assert max_bytes(**sizes, tokens=shown) <= limit < max_bytes(**sizes, tokens=shown + 1)
     for event in events(RUN).Tensors("attention"):
         assert sum(map(len, event.tensor_proto.string_val)) <= limit
-
-    said = script("train", *words[:-1], "callbacks.attention.step_megabytes=0.001")
-    assert said.code == 1
-    assert "step_megabytes" in said.err
-    assert len(said.err.splitlines()) == 1
+    with refused("step_megabytes"):
+        headscope.train([*words[:-1], "callbacks.attention.step_megabytes=0.001"])
 
 
-def test_snapshots_are_half_logarithmic_and_half_even() -> None:
-    for number, last in ((60, 850), (60, 40), (5, 100), (3, 9), (2, 7), (1, 7), (0, 7)):
-        logarithmic = spread_steps((number + 1) // 2, last)
-        for steps, most in ((snapshot_steps(number, last), number), (logarithmic, number)):
-            assert steps == sorted(set(steps))
-            assert len(steps) <= most
-            assert steps[-1:] == [last][:most]
-        assert number == 2 or set(logarithmic) <= set(snapshot_steps(number, last))
-        assert number < 2 or snapshot_steps(number, last)[0] == 0
-    gaps = [math.log(after / before) for before, after in pairwise(spread_steps(10, 900)[1:])]
-    assert max(gaps) < 2 * math.log(900) / (10 - 2)
-    steps = snapshot_steps(60, 850)
-    assert len(steps) > 50
-    assert max(after - before for before, after in pairwise(steps)) <= 850 / 29
-
-
-def test_images_are_drawn_at_some_of_the_steps_of_the_tab() -> None:
-    steps = snapshot_steps(60, 850)
-    for number in (0, 1, 2, 8, 100):
-        chosen = evenly_chosen(steps, number)
-        assert len(chosen) == min(number, len(steps))
-        assert set(chosen) <= set(steps)
-        assert chosen[-1:] == [850][:number]
-        if number > 1:
-            assert chosen[0] == 0
-            gaps = [steps.index(after) - steps.index(before) for before, after in pairwise(chosen)]
-            assert max(gaps) - min(gaps) <= 1
+@given(st.integers(1, 100), st.integers(1, 1000))
+def test_snapshots_are_half_logarithmic_and_half_even(number, last):
+    logarithmic, steps = spread_steps((number + 1) // 2, last), snapshot_steps(number, last)
+    for each in (steps, logarithmic):
+        assert each == sorted(set(each))
+        assert len(each) <= number
+        assert each[-1] == last
+    assert number == 2 or set(logarithmic) <= set(steps)
+    assert number < 2 or steps[0] == 0
+    gaps = [math.log(after / before) for before, after in pairwise(logarithmic[1:])]
+    most = 2 * math.log(last) / max(1, len(logarithmic) - 2)
+    assert max(gaps, default=0) <= max(most, math.log(2))
+    evenly = [after - before for before, after in pairwise(steps)]
+    assert number < 4 or max(evenly) <= last / (number // 2 - 1) + 1
+    # Images are drawn at some of these steps.
+    chosen = evenly_chosen(steps, 8)
+    assert len(chosen) == min(8, len(steps))
+    assert set(chosen) <= set(steps)
+    assert (chosen[:1], chosen[-1:]) == (steps[:1], steps[-1:])
+    between = [steps.index(after) - steps.index(before) for before, after in pairwise(chosen)]
+    assert max(between, default=0) - min(between, default=0) <= 1

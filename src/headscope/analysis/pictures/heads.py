@@ -92,15 +92,16 @@ def draw_maps(
 
 
 def name_cells(axis: XAxis | YAxis, labels: Sequence[str], cell: float, width: float) -> None:
-    """Label cells that are `cell` points apart. Labels are wider than `width` points only if one
-    character is. If `width` is 0, labels without a Chinese character are rotated instead. If there
-    is little room, only every n-th token has a label."""
+    """Label cells that are `cell` points apart. A line of a label is up to `width` points wide. If
+    `width` is 0, labels without a Chinese character are rotated instead. If there is little room,
+    only every n-th token has a label."""
     size = min(TEXT, max(7.5, cell - 1))
     every = math.ceil((size + 0.5) / cell)
     texts, angles = [], []
     for text in map(picture_label, labels[::every]):
         upright = width > 0 or reads_down(text)
-        codes = ([*each] if each.startswith("U+") else [each] for each in split_characters(text))
+        characters = split_characters(text)
+        codes = ([*char] if char.startswith("U+") else [char] for char in characters)
         texts.append(joined([*chain(*codes)], width, size) if upright else text)
         angles.append(0 if upright else 90)
     font = font_for(size, *texts)
@@ -117,7 +118,7 @@ def changes_of_heads(values: Tensor | Mapping[str, Tensor], *, title: str, label
     So one very large change does not hide the others. All heatmaps have the same scale.
     """
     every = values if isinstance(values, Mapping) else {"": values}
-    cells = {f"{name} {label}".strip(): array(each) for name, each in every.items()}
+    cells = {f"{name} {label}".strip(): array(changes) for name, changes in every.items()}
     sizes = np.abs([*cells.values()])
     sizes = sizes[np.isfinite(sizes)]
     most = float(sizes.max(initial=0)) or 1.0

@@ -1,4 +1,4 @@
-"""The parts that all pictures share: colours, fonts, a grid of panels, heatmaps and wrapped text.
+"""What all pictures share: colours, fonts, a grid of panels, heatmaps and wrapped text.
 
 matplotlib's constrained layout makes room for all labels. Sizes are in points.
 """
@@ -133,8 +133,8 @@ class Sheet:
         """Label both axes, and set their ticks: on `axis` only at integers."""
         plain_axes(panel)
         panel.locator_params(axis, integer=True)
-        for each in (panel.xaxis, panel.yaxis):
-            each.set_major_formatter("{x:.4g}")  # no common factor, such as 1e3, at the axis
+        for scale in (panel.xaxis, panel.yaxis):
+            scale.set_major_formatter("{x:.4g}")  # no common factor, such as 1e3, at the axis
         panel.tick_params(length=3)
         panel.set(xlabel=across, ylabel=down)
 
@@ -182,8 +182,8 @@ def font_for(size: float, *texts: str) -> dict[str, Any]:
 
 def wrapped(text: str, width: float, size: float) -> str:
     """Break `text`, and very long words in it, into lines of up to `width` points."""
-    paragraphs = readable(text).split("\n")
-    return "\n".join(joined(re.findall(r"\S{0,10} *", each), width, size) for each in paragraphs)
+    lines = readable(text).split("\n")
+    return "\n".join(joined(re.findall(r"\S{0,10} *", line), width, size) for line in lines)
 
 
 def joined(pieces: Sequence[str], width: float, size: float) -> str:
@@ -244,15 +244,15 @@ def fallbacks() -> dict[str, str]:
     for file in set(findSystemFonts()) - listed:
         with suppress(OSError, RuntimeError):  # skip files that FreeType cannot read
             fontManager.addfont(file)
-    found = {}
+    files = {}
     for family in FALLBACKS:
         entries = [entry for entry in fontManager.ttflist if entry.name == family]
         if entries:
             regular = min(entries, key=lambda entry: fontManager.score_weight(entry.weight, 400))
             # Without this entry, matplotlib warns when a family has no font of weight 400.
             fontManager.ttflist.append(replace(regular, weight=400))
-            found[family] = _file_of(family)
-    return found
+            files[family] = _file_of(family)
+    return files
 
 
 def _file_of(family: str) -> str:

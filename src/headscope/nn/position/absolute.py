@@ -102,8 +102,8 @@ class Index(Position):
     """Adds the position, 1 to T, to every dimension. Parameters: none. Problems:
 
     - The added number grows without limit. Embeddings have a standard deviation between 0.02 and
-      1, so at position 64 the token embedding is a small part of the sum. In bf16, numbers near 64
-      are rounded to multiples of 0.5, so the token embedding is lost.
+      1, so at position 64 the token embedding contributes little to the sum. In bf16, numbers near
+      64 are rounded to multiples of 0.5, so the token embedding is lost.
     - The weights are not trained on the positions of longer sequences.
     - All dimensions get the same number. LayerNorm subtracts the mean over the dimensions, which
       removes this number, so the model trains as if it had no position encoding. With dropout
@@ -145,8 +145,8 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
         >>> add_position_over_length(zeros).flatten()
         tensor([0.0000, 0.5000, 1.0000])
 
-    An appended token changes the encoding of all earlier tokens. So this is only a function and not
-    a choice of model/position:
+    An appended token changes the encoding of all earlier tokens. So this is only a function, and
+    model/position does not offer it:
 
     - In a causal model, every token would know how many tokens follow. This leaks the future.
     - Cached keys and values would become wrong with every new token.

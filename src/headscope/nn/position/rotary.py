@@ -18,8 +18,8 @@ class Rotary(Position):
 
     So the dot product of a query and a key depends on their distance, but not on their absolute
     positions. Pair i consists of the dimensions (i, i + D / 2), as in Llama. With `interleaved`,
-    pair i consists of the dimensions (2i, 2i + 1), as in the paper. Both choices are equivalent up
-    to a permutation of the rows of the projections.
+    pair i consists of the dimensions (2i, 2i + 1), as in the paper. Both are equivalent up to a
+    permutation of the rows of the projections.
 
     Parameters: none. Raises UserError when D is odd, or when `base` is not positive or not finite.
     """

@@ -1,4 +1,4 @@
-"""Answers to the requests of the page: what a model reads, writes, and does with patched heads."""
+"""Answers the requests of the page for text that a model writes, and for patched heads."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,13 +27,13 @@ from headscope.trained.generation.tokens import Context
 
 
 class Explorer(Reader):
-    """Answers requests with the models that the page offers."""
+    """A `Reader` that also writes and patches."""
 
     def write(self, request: Write) -> Iterator[dict[str, Any]]:
-        """Yields one entry for each token that the model adds to a text. It chooses the same tokens
-        as `generate`. With `skip`, it goes on where the model has already added this number of
-        tokens. The text ends with the end-of-text token. Raises UserError if the request does not
-        fit the model."""
+        """Yields one entry for each token that the model adds to a text, the same tokens as those
+        of `generate`. With `skip`, the last `skip` tokens of the text were already written by the
+        model, and it continues with the next random number. The text ends with the end-of-text
+        token. Raises UserError if the model cannot answer the request."""
         check_sampling(max_new_tokens=0, **request.options())
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
@@ -64,19 +64,19 @@ class Explorer(Reader):
     @torch.no_grad()
     def patch(self, request: Patch) -> dict[str, Any]:
         """What the model predicts after a text, after the other text, and after the text with the
-        outputs of some heads copied from the other text. If the texts differ in their number of
-        tokens, the answer is this `problem`. Raises UserError if the request does not fit the
-        model."""
+        outputs of some heads copied from the other text. If the texts have different numbers of
+        tokens, the answer has only the entry `problem`, which says so, and the tokens. Raises
+        UserError if the model cannot answer the request."""
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
         encoded = [
             encode(loaded, request.text, request.tokens),
             encode(loaded, request.other, request.other_tokens),
         ]
-        texts = [each.tokens for each in encoded]
+        texts = [text.tokens for text in encoded]
         shown = {
             "tokens": [loaded.tokenizer.labels(tokens) for tokens in texts],
-            "unknown": [each.unknown for each in encoded],
+            "unknown": [text.unknown for text in encoded],
         }
         lengths = [len(tokens) for tokens in texts]
         if lengths[0] != lengths[1]:
@@ -119,17 +119,19 @@ class Explorer(Reader):
                 )
                 effects = changed.flatten().tolist()
         cases = {"before": before, "other": other, "after": after}
-        listed = dict.fromkeys([right, wrong, *(n for each in cases.values() for n in top(each))])
-        shares = {name: each.softmax(dim=-1) for name, each in cases.items()}
+        likely = [token for logits in cases.values() for token in top(logits)]
+        shares = {name: logits.softmax(dim=-1) for name, logits in cases.items()}
         return {
             **shown,
             "right": chosen.named(right),
             "wrong": chosen.named(wrong),
             "next": [
-                chosen.named(token, **{name: float(each[token]) for name, each in shares.items()})
-                for token in listed
+                chosen.named(token, **{name: float(share[token]) for name, share in shares.items()})
+                for token in dict.fromkeys([right, wrong, *likely])
             ],
-            "difference": {name: float(each[right] - each[wrong]) for name, each in cases.items()},
+            "difference": {
+                name: float(logits[right] - logits[wrong]) for name, logits in cases.items()
+            },
             "every_head": effects,
         }
 

@@ -1,4 +1,4 @@
-"""What the page shows, as a file to keep: a page, a table, or the Python code that computes it."""
+"""What the page shows, as a file: a page, a table, or Python code that computes it."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ Exported = tuple[str, str, str]
 
 
 def export(explorer: Explorer, request: Export) -> Exported:
-    """The file that a request asks for. Raises UserError if the request does not fit the model."""
+    """The file for a request. Raises UserError if the model cannot answer the request."""
     request = replace(request, target=explorer.read(request)["target"]["id"])
     return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
 
@@ -45,25 +45,25 @@ def page(explorer: Explorer, request: Export) -> Exported:
         if request.tokens is not None and explorer.models.get(reading.model).labels != first.labels:
             given = {"text": first.loaded.tokenizer.decode(request.tokens), "tokens": None}
         reading = replace(reading, **given)
-        chosen, _, found = explorer.forward(reading)
+        chosen, _, result = explorer.forward(reading)
         switched = [*reading.zero, *reading.mean, *reading.half]
-        shown = found.snapshot(chosen.statistics, switched=switched)
-        runs.append(shown_run(described(chosen, reading), [shown], [found.loss()]))
+        shown = result.snapshot(chosen.statistics, switched=switched)
+        runs.append(shown_run(described(chosen, reading), [shown], [result.loss()]))
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs)
 
 
 @torch.no_grad()
 def table(explorer: Explorer, request: Export) -> Exported:
     """A row for each token of the text, with its loss and the most likely tokens after it."""
-    chosen, text, found = explorer.forward(request)
+    chosen, text, reading = explorer.forward(request)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     listed = [f"{name}_{n}" for n in range(1, LISTED + 1) for name in ("next", "probability")]
     writer.writerow(["position", "id", "token", "loss", *listed])
     for position, (token, label, loss) in enumerate(
-        zip(text.tokens, found.labels, [None, *found.losses.tolist()], strict=True)
+        zip(text.tokens, reading.labels, [None, *reading.losses.tolist()], strict=True)
     ):
-        logits = chosen.loaded.model.unembed(found.residual[-1, position : position + 1])[0]
+        logits = chosen.loaded.model.unembed(reading.residual[-1, position : position + 1])[0]
         rows = likely(chosen, logits.cpu().double(), request, ())["next"][:LISTED]
         after = [cell for row in rows for cell in (row["label"], f"{row['probability']:.7g}")]
         shown = "" if loss is None else f"{loss:.7g}"
@@ -92,7 +92,7 @@ def code(explorer: Explorer, request: Export) -> Exported:
     count = len(ids) - start + request.max_new_tokens
     shown = PROGRAM.format(
         path=str(chosen.loaded.path.resolve()),
-        parts=f", parts={[str(Path(each).resolve()) for each in listed]!r}" if listed else "",
+        parts=f", parts={[str(Path(file).resolve()) for file in listed]!r}" if listed else "",
         text=ascii(chosen.loaded.tokenizer.decode(ids)[:80]),
         ids=ids,
         heads=switched("tokens"),
@@ -129,7 +129,7 @@ with {heads_of_prompt}:
 print("loss", reading.loss())
 for probability, token in zip(*reading.logits[{position}].softmax(-1).topk({top})):
     print(f"{{probability:.6f}}", *loaded.tokenizer.labels([token]))
-for part, share in shares.items():
-    print(f"{{share:+.5f}}", part)
+for term, share in shares.items():
+    print(f"{{share:+.5f}}", term)
 print(loaded.tokenizer.decode(written))
 '''

@@ -1,5 +1,4 @@
-"""The models that the page offers: the one that was asked for, another one, and the kept steps of
-their runs."""
+"""The models that the page offers: one checkpoint or two, and the kept steps of their runs."""
 
 import re
 from collections import OrderedDict
@@ -29,8 +28,8 @@ LARGE = 2**25
 
 @dataclass
 class OpenModel:
-    """A model that has been loaded, and what the page shows of it whatever the text. `passes` are
-    its last forward passes, see `Explorer.forward`."""
+    """A model that has been loaded, with everything that the page shows of it and that does not
+    depend on the text. `passes` are its last forward passes (see `Reader.forward`)."""
 
     name: str
     title: str
@@ -39,8 +38,8 @@ class OpenModel:
 
     @cached_property
     def own_texts(self) -> torch.Tensor:
-        """Texts that the model has written (N, T). They stand for its training text, which may not
-        be on this machine."""
+        """Texts that the model has written (N, T), on which its heads are measured. The training
+        text would be better, but it may not be on this machine."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         tokens, length = (512, 64) if model.parameter_count() < LARGE else (256, 16)
         length = min(length, model.block_size)
@@ -56,8 +55,8 @@ class OpenModel:
 
     @cached_property
     def statistics(self) -> HeadStatistics:
-        """The metrics and names of all heads, as they were measured when the run ended. Otherwise
-        they are measured now, on `own_texts` and, for induction, on repeated random texts."""
+        """The metrics and names of all heads, as they were measured when the run ended. If they
+        were not, they are measured on `own_texts` and, for induction, on repeated random texts."""
         if stored := self.loaded.stored_statistics():
             return stored
         model, kinds = self.loaded.model, classify_vocabulary(self.loaded.tokenizer)
@@ -71,7 +70,7 @@ class OpenModel:
         return self.loaded.tokenizer.vocabulary_labels()
 
     def named(self, token: int, **more: Any) -> dict[str, Any]:
-        """A token of the vocabulary in an answer, and what the answer says about it."""
+        """An entry of an answer: a token of the vocabulary, and `more` about it."""
         return {"id": token, "label": self.labels[token], **more}
 
     def describe(self) -> dict[str, Any]:
@@ -94,9 +93,13 @@ class OpenModel:
 
 
 class Models:
-    """The models by name: `this`, `other` if there is one, and the kept steps of their runs, such
-    as `this@100`. `this` and `other` stay as they were when the page was opened, also if a run
-    saves newer weights. A kept step is loaded when it is asked for, and at most MAX_STEPS stay."""
+    """The models by name.
+
+    - `this`, and perhaps `other`, are loaded at the start. They do not change afterwards, although
+      a run that is still training may replace their files.
+    - The kept steps of their runs have names such as `this@100`. A kept step is loaded when it is
+      requested, and the last MAX_STEPS of them stay in memory.
+    """
 
     def __init__(
         self,
@@ -105,9 +108,9 @@ class Models:
         device: str,
         parts: str | list[str] | None = None,
     ) -> None:
-        """Loads the models that `given` and, if it is not None, `other` select, for the keys
-        `checkpoint` and `other`. `parts` is the file of the user's own parts, if there is one.
-        Raises UserError if a model cannot be loaded."""
+        """`given` selects the model `this`, and `other` the model `other`, unless it is None: see
+        `headscope.trained.checkpoint.find`. `parts` are the files of the user's own parts, which
+        exported Python code names. Raises UserError if a model cannot be loaded."""
         self.device, self.parts = device, parts
         self.paths: dict[str, Path] = {}
         self.listed: list[dict[str, Any]] = []
@@ -142,10 +145,10 @@ class Models:
         if name not in self.paths:
             raise UserError(f"model={name[:80]}: choose one of {', '.join(self.paths)}")
         if name not in self.opened:
-            [title] = [each["title"] for each in self.listed if each["name"] == name]
+            [title] = [model["title"] for model in self.listed if model["name"] == name]
             loaded = headscope.load(self.paths[name], device=self.device)
             self.opened[name] = OpenModel(name, title, loaded)
-            steps = [each for each in self.opened if "@" in each]
+            steps = [opened for opened in self.opened if "@" in opened]
             if len(steps) > MAX_STEPS:
                 del self.opened[steps[0]]
         self.opened.move_to_end(name)

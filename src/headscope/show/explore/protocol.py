@@ -106,6 +106,6 @@ def parse_request(name: str, data: Any) -> Any:
         text = getattr(request, key, None) or ""
         if len(text) > MAX_TEXT:
             raise UserError(f"{key} has more than {MAX_TEXT:,} characters: shorten it")
-        if any("\ud800" <= each <= "\udfff" for each in text):
+        if any("\ud800" <= character <= "\udfff" for character in text):
             raise UserError(f"{key} is not valid UTF-8: it contains half of a surrogate pair")
     return request

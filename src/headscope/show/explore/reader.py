@@ -1,4 +1,4 @@
-"""Reads texts for the page: what a model makes of a text, with some heads switched."""
+"""Answers the requests of the page for a reading of a text, with some heads switched."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -30,15 +30,15 @@ from headscope.trained.generation.choose_token import distribution, probabilitie
 TOP = 10
 """The number of tokens that are listed after a position."""
 KEPT, KEPT_BYTES = 16, 128 * 2**20
-"""Maximum number and size of the forward passes of a model that are kept. The last one is always
-kept."""
+"""Maximum number and total size of the forward passes of a model that are kept. The last one is
+kept whatever its size."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The tokens `every` of a text, and those that a model reads: the last `block_size` of them.
-    `unknown` are the characters that the vocabulary lacks, with their places in the text. They are
-    left out."""
+    """The tokens of a text: `every` one, and `tokens`, the last `block_size`, which a model reads.
+    `unknown` are the characters that the vocabulary lacks, with their places in the text. They have
+    no tokens."""
 
     every: list[int]
     tokens: list[int]
@@ -46,19 +46,19 @@ class Encoded:
 
 
 def encode(loaded: TrainedModel, text: str | None, tokens: Sequence[int] | None) -> Encoded:
-    """The tokens of a text, or token ids. An empty text is a new document. Raises UserError if both
-    or neither are given, or if a token is not in the vocabulary."""
+    """Encodes a text, or takes token ids. An empty text begins a new document. Raises UserError if
+    both or neither are given, or if a token is not in the vocabulary."""
     if (text is None) == (tokens is None):
         raise UserError("give either a text or tokens")
     tokenizer, unknown = loaded.tokenizer, []
     if isinstance(tokenizer, CharTokenizer) and text is not None:
         known = set(tokenizer.alphabet)
         unknown = [
-            {"at": at, "character": each, "label": visible(each)}
-            for at, each in enumerate(text)
-            if each not in known
+            {"at": at, "character": character, "label": visible(character)}
+            for at, character in enumerate(text)
+            if character not in known
         ]
-        text = "".join(each for each in text if each in known)
+        text = "".join(character for character in text if character in known)
     if text is not None:
         tokens = tokenizer.encode_prompt(text)
     every = token_ids(tokens or [tokenizer.first_token()], tokenizer.vocab_size)
@@ -66,10 +66,11 @@ def encode(loaded: TrainedModel, text: str | None, tokens: Sequence[int] | None)
 
 
 class Switches:
-    """The heads that a request switches off, to their mean output on the text, or to half."""
+    """The heads that a request switches off, to their mean output on a text, or to half."""
 
     def __init__(self, model: GPT, request: Reading, tokens: list[int]) -> None:
-        """Raises UserError if there is no such head, or if a head is named twice."""
+        """`tokens` are the text for the mean. Raises UserError if there is no such head, or if a
+        head is named twice."""
         self.model = model
         self.zero, self.mean, self.half = (
             [parse_head(name[:80], model) for name in heads]
@@ -93,7 +94,7 @@ class Switches:
 
 class Reader:
     """Answers requests with the models that the page offers. The last forward passes of each model
-    are kept, so that a click on another head or token needs no new one."""
+    are kept, so that selecting another head or token needs no new one."""
 
     def __init__(self, models: Models) -> None:
         self.models = models
@@ -105,8 +106,8 @@ class Reader:
 
     @torch.no_grad()
     def read(self, request: Read) -> dict[str, Any]:
-        """What a model makes of a text, as docs/explore.md explains. Raises UserError if the
-        request does not fit the model."""
+        """A model's reading of a text: attention, losses and predictions, as docs/explore.md
+        explains. Raises UserError if the model cannot answer the request."""
         check_sampling(max_new_tokens=0, **request.options())
         chosen, text, reading = self.forward(request)
         model, position = reading.model, reading.position(request.position)
@@ -122,9 +123,9 @@ class Reader:
         header = {**reading.header(), **chosen.statistics.header(), "switched": switched}
         predictions = predict(reading, {position: target}, count=TOP, layers=request.layers)
         label_of = chosen.labels.__getitem__
-        found = snapshot(header, reading.weights(), predictions, label_of, request.layers)
+        shown = snapshot(header, reading.weights(), predictions, label_of, request.layers)
         written = chosen.loaded.tokenizer.decode(text.every)
-        run = shown_run("", [found], [reading.loss()])
+        run = shown_run("", [shown], [reading.loss()])
         return {
             "history": run["history"],
             "parts": {key: b64encode(part).decode() for key, part in run["parts"].items()},
@@ -142,7 +143,7 @@ class Reader:
         """The model and the text of a request, and the reading with the switched heads."""
         chosen = self.models.get(request.model)
         text = encode(chosen.loaded, request.text, request.tokens)
-        heads = [sorted(each) for each in (request.zero, request.mean, request.half)]
+        heads = [sorted(names) for names in (request.zero, request.mean, request.half)]
         whole, kept = len(text.tokens) == len(text.every), chosen.passes
         key = (*text.tokens,), whole, str(heads)
         if key in kept:
@@ -157,7 +158,7 @@ class Reader:
                 reading.known_losses = kept[before].losses[: max(0, len([*equal]) - 1)]
         kept[key] = reading
         while len(kept) > KEPT or (
-            len(kept) > 1 and sum(each.nbytes for each in kept.values()) > KEPT_BYTES
+            len(kept) > 1 and sum(reading.nbytes for reading in kept.values()) > KEPT_BYTES
         ):
             kept.popitem(last=False)
         return chosen, text, kept[key]
@@ -171,9 +172,10 @@ def top(logits: Tensor) -> list[int]:
 def likely(
     chosen: OpenModel, logits: Tensor, sampling: Sampling, also: Sequence[int]
 ) -> dict[str, Any]:
-    """`next`: the most likely tokens by logits (V,) and the tokens `also`, with their probabilities
-    before and after temperature, top_k and top_p. `removed` is the probability of all tokens that
-    these remove, at this temperature, or at 1 if it is 0."""
+    """Two entries of an answer. `next`: the most likely tokens by logits (V,) and the tokens
+    `also`, with their probabilities before and after temperature, top_k and top_p. `removed`: the
+    total probability of the tokens that are never sampled, at this temperature, or at 1 if it is 0.
+    """
     sampled = distribution(logits[None], **sampling.options())[0]
     probabilities = logits.softmax(dim=-1)
     scaled = probabilities_of(logits, sampling.temperature or 1.0)

@@ -1,5 +1,5 @@
 """What the server of the page answers: static files, and the protocol as JSON over HTTP. One thread
-computes: the models are not made for several at once.
+computes, because the models are not thread-safe.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ MAX_BODY = 2**20
 MAX_WAITING = 64
 """Maximum number of requests that wait for the model."""
 LEFT_SECONDS = 0.2
-"""How often a waiting request looks whether the browser has left."""
+"""Time between two tests whether the browser of a waiting request has disconnected."""
 
 Result = TypeVar("Result")
 
 
 class Refused(Exception):
-    """A request that is not answered. The status is that of HTTP."""
+    """A request that is refused, with an HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -51,7 +51,7 @@ class Worker:
         self.waiting = 0
 
     async def run(self, request: Request, work: Callable[[], Result]) -> Result:
-        """The result of `work`. Work that has not begun is dropped when the browser has left."""
+        """The result of `work`. Drops work that has not begun when the browser disconnects."""
         if self.waiting >= MAX_WAITING:
             raise Refused(503, "too many requests are waiting: try again")
         self.waiting += 1

@@ -39,9 +39,9 @@ HEADERS = {
 
 
 class Guard:
-    """Answers only requests to the names `hosts` at any port, against DNS rebinding, from a page at
-    the same address or of a host in `pages`. Adds the headers of the page's policy. There are only
-    HTTP requests: see `serve`."""
+    """Refuses requests to other names than `hosts`, at any port, against DNS rebinding, and those
+    from a page at another address, unless its host is in `pages`. Adds the headers of the page's
+    policy. There are only HTTP requests: see `serve`."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], pages: Sequence[str]) -> None:
         self.app, self.hosts, self.pages = app, hosts, pages
@@ -55,8 +55,8 @@ class Guard:
 
         answer, refused = self.app, self.refused(Headers(scope=scope))
         if refused is not None:
-            found = HOST.fullmatch(refused)
-            advice = f"start explore with allowed_hosts={found[1] if found else 'NAME'}"
+            match = HOST.fullmatch(refused)
+            advice = f"start explore with allowed_hosts={match[1] if match else 'NAME'}"
             error = f"this address is refused: if you trust it, {advice}"
             answer = JSONResponse({"error": error}, 403)
         await answer(scope, receive, with_headers)
@@ -75,9 +75,9 @@ class Guard:
 
 def includes(names: Sequence[str], host: str) -> bool:
     """Whether a host such as `localhost:8765` has one of `names`, such as `*.hub.example`."""
-    found = HOST.fullmatch(host)
+    match = HOST.fullmatch(host)
     wildcards = tuple(name[1:] for name in names if name.startswith("*"))
-    return found is not None and (found[1] in names or found[1].endswith(wildcards))
+    return match is not None and (match[1] in names or match[1].endswith(wildcards))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -90,18 +90,18 @@ def listen(host: str, port: int) -> socket.socket:
     problem = ""
     for number in range(port, min(port + PORTS, 2**16)):
         # asyncio sends at once (TCP_NODELAY) only if the protocol is given.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((address[0], number))
-            found.listen(128)
+            listening.bind((address[0], number))
+            listening.listen(128)
         except OSError as error:
             problem = problem or str(error.strerror)
-            found.close()
+            listening.close()
         else:
             if number != port:
                 print(f"port={port}: {problem}; using {number}", file=sys.stderr)
-            return found
+            return listening
     problem = problem or "there is no such port"
     raise UserError(f"host={host}, port={port}: {problem}; give another one")
 

@@ -66,8 +66,8 @@ def print_gradients(result: AblationResult) -> None:
         print(f"{name}  {importance:.4f}  {result.metrics['loss_change_estimate'][head]:+.4f}")
     importance, change = result.correlations.values()
     if math.isfinite(importance + change):
-        found = f"importance {importance:.2f}, estimated change {change:.2f}"
-        print(f"correlation with the measured change, over all heads: {found}")
+        both = f"importance {importance:.2f}, estimated change {change:.2f}"
+        print(f"correlation with the measured change, over all heads: {both}")
 
 
 def print_patching(texts: PatchTexts, result: PatchingResult) -> None:

@@ -4,9 +4,8 @@ Shapes: N windows, T tokens, L layers, H heads per layer.
 """
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -18,21 +17,17 @@ from headscope.analysis.ablation import (
     mean_outputs,
     other_induction,
 )
-from headscope.analysis.head_outputs import largest_batch
+from headscope.analysis.head_outputs import Track, largest_batch
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, classify_vocabulary
 from headscope.data.windows import first_passage, spread_windows
 from headscope.errors import UserError
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets
+from headscope.trained import TrainedModel
 from headscope.trained.evaluation import ValidationText
 
-if TYPE_CHECKING:
-    from headscope.trained import TrainedModel
-
 VALIDATION = "the validation split"
-Track = Callable[[Iterable[Any]], Iterable[Any]]
-"""A function that wraps an iterable, for example to show progress."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class ReportInput:
     - `source`: a description of the windows, which the report contains.
     """
 
-    loaded: "TrainedModel"
+    loaded: TrainedModel
     reading: Reading
     windows: Tensor
     answers: Answers | None
@@ -55,11 +50,11 @@ class ReportInput:
 
     @classmethod
     def of_validation(
-        cls, loaded: "TrainedModel", text: ValidationText, windows: int | None = None
+        cls, loaded: TrainedModel, text: ValidationText, windows: int | None = None
     ) -> "ReportInput":
-        """A report on a validation split. The attention maps show the text that the corpus has
-        chosen, or the beginning of the split. The metrics are averaged over windows from the whole
-        split; `windows` is their number, by default so many that they have 4,096 tokens."""
+        """A report on a validation split. The attention maps show the `probe_text` of the corpus,
+        or the beginning of the split. The metrics are averaged over windows from the whole split.
+        `windows` is their number, by default the number with about 4,096 tokens."""
         length = loaded.model.block_size
         shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
         spread = spread_windows(text.tokens, windows=windows, length=length)
@@ -67,7 +62,7 @@ class ReportInput:
         return cls(loaded, loaded.read(shown), spread, text.answers, kinds, VALIDATION)
 
     @classmethod
-    def of_text(cls, loaded: "TrainedModel", text: str) -> "ReportInput":
+    def of_text(cls, loaded: TrainedModel, text: str) -> "ReportInput":
         """A report on one text, with at most `block_size` of its tokens. One text is too short to
         tell which tokens are frequent, so no head is named frequent-token or rare-token."""
         reading = loaded.read(loaded.tokens(text)[: loaded.model.block_size])
@@ -101,12 +96,12 @@ class AblationResult:
         if not {*names, "loss_change"} <= self.metrics.keys():
             return dict.fromkeys(names, math.nan)
         columns = [self.metrics[name].flatten().double() for name in ("loss_change", *names)]
-        units = [(each - each.mean()) / (each - each.mean()).norm() for each in columns]
-        return {name: float(units[0] @ each) for name, each in zip(names, units[1:], strict=True)}
+        units = [(x - x.mean()) / (x - x.mean()).norm() for x in columns]
+        return {name: float(units[0] @ unit) for name, unit in zip(names, units[1:], strict=True)}
 
 
 def measure_ablation(
-    loaded: "TrainedModel",
+    loaded: TrainedModel,
     text: ValidationText,
     replace_by: Replacement,
     *,
@@ -120,8 +115,7 @@ def measure_ablation(
     with `length` predicted tokens. `replace_by` says what replaces the output of a removed head.
 
     `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which is
-    faster. `track` wraps the iterable of batches. Raises UserError if no token of the windows
-    counts, or if the loss is not finite.
+    faster. Raises UserError if no token of the windows counts, or if the loss is not finite.
     """
     chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
     inputs = chosen[:, :-1]

@@ -49,7 +49,7 @@ def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> di
         rows["pushes.csv"] = push_rows(*described)
     if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
         rows["composition.csv"] = composition_rows(loaded.model)
-    return {name: csv_text(each) for name, each in rows.items()}
+    return {name: csv_text(of_table) for name, of_table in rows.items()}
 
 
 def measured_on(
@@ -129,7 +129,7 @@ def head_rows(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = No
     """One row per head with its metrics, also those in `more`, each a tensor (L, H)."""
     unique = uniqueness(statistics.similarity).view_as(statistics.metrics["self"])
     metrics = statistics.metrics | {"uniqueness": unique} | dict(more or {})
-    return per_head(metrics, [each.name for each in statistics.types])
+    return per_head(metrics, [head_type.name for head_type in statistics.types])
 
 
 def with_uniform(rows: Rows, statistics: HeadStatistics) -> Rows:
@@ -180,36 +180,37 @@ def patching_rows(result: PatchingResult) -> Rows:
     )
 
 
-def lens_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
+def lens_rows(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
     """One row per token and layer: the most likely next token by the residual stream before this
     layer (last row: after the last layer), the true next token, and both probabilities."""
     rows: Rows = []
-    for token, layer in product(range(len(labels)), range(len(found.tokens))):
+    for token, layer in product(range(len(labels)), range(len(predicted.tokens))):
         known = token + 1 < len(labels)
+        target = predicted.target_probabilities[layer, token]
         row = {
             "position": token,
             "token": labels[token],
             "layer": layer,
-            "most_likely": label_of(found.tokens[layer, token, 0]),
-            "probability": float(found.probabilities[layer, token, 0]),
+            "most_likely": label_of(predicted.tokens[layer, token, 0]),
+            "probability": float(predicted.probabilities[layer, token, 0]),
             "next_token": labels[token + 1] if known else "",
-            "next_probability": float(found.target_probabilities[layer, token]) if known else "",
+            "next_probability": float(target) if known else "",
         }
         rows.append(row)
     return rows
 
 
-def push_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
+def push_rows(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
     """One row per token and head: what the head adds to the logit of the next token, and the token
     that it raises most."""
     rows: Rows = []
-    layers, heads, tokens = found.target_pushes.shape
+    layers, heads, tokens = predicted.target_pushes.shape
     for token, layer, head in product(range(tokens - 1), range(layers), range(heads)):
         row = {"position": token, "token": labels[token], "next_token": labels[token + 1]}
-        push = found.target_pushes[layer, head, token]
+        push = predicted.target_pushes[layer, head, token]
         row |= {"layer": layer, "head": head, "push": float(push)}
-        if layer in found.raised:
-            raised, pushes = found.raised[layer]
+        if layer in predicted.raised:
+            raised, pushes = predicted.raised[layer]
             row["raised_most"] = label_of(raised[head, token, 0])
             row["its_push"] = float(pushes[head, token, 0])
         rows.append(row)
@@ -219,13 +220,13 @@ def push_rows(found: Predictions, labels: Sequence[str], label_of: LabelOf) -> R
 def composition_rows(model: GPT) -> Rows:
     """One row per pair of a head and an earlier head: Q-, K- and V-composition, and their value for
     random matrices."""
-    found, random = compositions(model), random_composition(model)
-    layers, heads = found["q"].shape[:2]
+    composed, random = compositions(model), random_composition(model)
+    layers, heads = composed["q"].shape[:2]
     return [
         {
             "head": f"L{late}H{head}",
             "earlier": f"L{early}H{other}",
-            **{kind: float(found[kind][late, head, early, other]) for kind in KINDS},
+            **{kind: float(composed[kind][late, head, early, other]) for kind in KINDS},
             "random": random,
         }
         for late, head, early, other in product(*map(range, (layers, heads) * 2))

@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from headscope.analysis import pictures
+from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import colour_scales
@@ -20,10 +21,8 @@ from headscope.analysis.reading import Reading
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.report import tables
-from headscope.show.report.inputs import AblationResult, ReportInput, Track
-
-if TYPE_CHECKING:
-    from headscope.trained import TrainedModel
+from headscope.show.report.inputs import AblationResult, ReportInput
+from headscope.trained import TrainedModel
 
 EVENTS = "events.out.tfevents.{seconds}.headscope"
 """The name of the event file. TensorBoard sorts event files by the seconds in their names."""
@@ -45,10 +44,10 @@ def write_report(
     thresholds: Thresholds,
     ablation: Callable[..., AblationResult] | None = None,
     patching: tuple[PatchTexts, PatchingResult] | None = None,
-    history: Sequence["TrainedModel"] = (),
+    history: Sequence[TrainedModel] = (),
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
-    known: "Callable[[TrainedModel], HeadStatistics | None]" = lambda loaded: None,
+    known: Callable[[TrainedModel], HeadStatistics | None] = lambda loaded: None,
 ) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
@@ -67,7 +66,7 @@ def write_report(
     old_files = files_of(folder)
     result = ablation(track=track) if ablation else None
 
-    def measure(model: "TrainedModel", **options: Any) -> HeadStatistics:
+    def measure(model: TrainedModel, **options: Any) -> HeadStatistics:
         options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
         measured = measure_heads(model.model, report.windows, **options)
         if before := known(model):
@@ -76,8 +75,8 @@ def write_report(
 
     statistics = measure(loaded, track=track)
     by_step = {
-        each.step: (each, measure(each, uniform_metrics=statistics.uniform))
-        for each in track(history)
+        model.step: (model, measure(model, uniform_metrics=statistics.uniform))
+        for model in track(history)
     }
     over_steps = [(step, of_step) for step, (_, of_step) in sorted(by_step.items())]
     by_step = {loaded.step: (loaded, statistics)} | by_step
@@ -85,11 +84,11 @@ def write_report(
     shown = shown_tokens(reading, len(by_step))
     snapshots, losses = {}, []
     for step, (stored, of_step) in sorted(by_step.items()):
-        found, more = reading, ablated
+        at_step, more = reading, ablated
         if stored is not loaded:
-            found, more = stored.read(reading.tokens.tolist()), {}
-        snapshots[step] = found.snapshot(of_step, shown, more_metrics=more)
-        losses.append(found.loss(shown))
+            at_step, more = stored.read(reading.tokens.tolist()), {}
+        snapshots[step] = at_step.snapshot(of_step, shown, more_metrics=more)
+        losses.append(at_step.loss(shown))
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
     texts = tables.tables_of(report, statistics, shown)
@@ -102,13 +101,13 @@ def write_report(
         texts["patching.csv"] = tables.csv_text(tables.patching_rows(patching[1]))
     contents = {name: text.encode() for name, text in texts.items()}
     if event_file:
-        blobs = {step: each.blobs() for step, each in snapshots.items()}
+        blobs = {step: snapshot.blobs() for step, snapshot in snapshots.items()}
         contents[EVENTS.format(seconds=int(time.time()))] = event_file(blobs)
     files = ["heads.json", *contents]
 
     def list_files(names: Sequence[str]) -> None:
-        """Every file is listed before it is written. So the next report recognizes all files of
-        this report, even if this process is killed."""
+        """Lists the files in heads.json before they are written. So the next report recognizes all
+        files of this report, even if this process is killed."""
         listed = {"files": list(dict.fromkeys(names))}
         write_atomically(folder / "heads.json", json_text(content | listed, indent=2))
 
@@ -133,8 +132,8 @@ def files_of(folder: Path) -> list[str]:
     another file has the name of a report file, because this report could overwrite it."""
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
-    # The caller deletes the returned files. So accept only names of report files, in case
-    # heads.json is from another source.
+    # The caller deletes the returned files. Accept only names of report files, because heads.json
+    # may come from a stranger.
     names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
     for file in folder.iterdir():
         if REPORT_FILE.fullmatch(file.name) and file.name not in names:
@@ -190,7 +189,8 @@ def changes(result: AblationResult) -> Figure:
 def scores(texts: PatchTexts, result: PatchingResult) -> Figure:
     place = "at all tokens"
     if texts.position is not None:
-        labels = (each[texts.position] for each in (texts.clean_labels, texts.corrupted_labels))
+        both = (texts.clean_labels, texts.corrupted_labels)
+        labels = (of_text[texts.position] for of_text in both)
         place = f"at token {texts.position} ({' / '.join(labels)})"
     title = (
         f"Activation patching of heads {place}\nclean: {''.join(texts.clean_labels)}\n"

@@ -48,12 +48,12 @@ class EventData:
         """The names of the texts of each run with snapshots. The newest run is first."""
         with _readable():
             runs = self.provider.list_runs(self.context, experiment_id=self.experiment)
-            found = self.provider.list_blob_sequences(
+            series = self.provider.list_blob_sequences(
                 self.context, experiment_id=self.experiment, plugin_name=PLUGIN
             )
         started = {run.run_name: run.start_time or 0 for run in runs}
-        newest_first = sorted(found, key=lambda run: (-started.get(run, 0), run))
-        texts = {run: sorted({*found[run]} - {HEADS}) for run in newest_first}
+        newest_first = sorted(series, key=lambda run: (-started.get(run, 0), run))
+        texts = {run: sorted({*series[run]} - {HEADS}) for run in newest_first}
         return {run: names for run, names in texts.items() if names}
 
     def snapshots(self, run: str, text: str) -> list[BlobSequenceDatum]:
@@ -71,8 +71,8 @@ class EventData:
         if (series[run][text].max_length or 0) > MAX_PARTS:
             raise Refused(f"run {run}: a snapshot has more than {MAX_PARTS} parts", 422)
         with _readable():
-            found = self.provider.read_blob_sequences(self.context, downsample=MAX_STEPS, **which)
-        return found.get(run, {}).get(text, [])
+            runs = self.provider.read_blob_sequences(self.context, downsample=MAX_STEPS, **which)
+        return runs.get(run, {}).get(text, [])
 
     def headers(self, snapshots: Sequence[BlobSequenceDatum]) -> Iterator[bytes]:
         """The first part of each snapshot. It is empty if it cannot be read."""
@@ -101,18 +101,18 @@ class EventData:
         return b""
 
     def loss(self, run: str) -> dict[str, Any]:
-        """The curve of the training loss of a run, or of the validation loss if only that can be
-        read. Without either, the lists are empty. A loss that is not finite is None."""
+        """The curve of the training loss of a run, or of the validation loss if there is no
+        training loss. Without both, the lists are empty. A loss that is not finite is None."""
         for name in LOSSES:
             with suppress(Refused), _readable():
-                found = self.provider.read_scalars(
+                runs = self.provider.read_scalars(
                     self.context,
                     experiment_id=self.experiment,
                     plugin_name="scalars",
                     downsample=LOSS_POINTS,
                     run_tag_filter=RunTagFilter(runs=[run], tags=[name]),
                 )
-                points = found[run][name]
+                points = runs[run][name]
                 values = [point.value if math.isfinite(point.value) else None for point in points]
                 return {"name": name, "steps": [point.step for point in points], "values": values}
         return {"name": LOSSES[0], "steps": [], "values": []}

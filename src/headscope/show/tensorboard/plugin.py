@@ -15,12 +15,11 @@ from tensorboard.backend import http_util
 from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugin
 from werkzeug import Request, Response
 
-import headscope.show.viewer
 from headscope.show.tensorboard.event_data import READ_TOGETHER, EventData, Refused
 from headscope.show.viewer import PLUGIN
 from headscope.show.viewer.history import SHAPE, HeaderError, history, read_header, read_measured
+from headscope.show.viewer.page import STATIC
 
-STATIC = Path(headscope.show.viewer.__file__).with_name("static")
 CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
 MAX_HEADERS_BYTES = 32 * 2**20
 """Maximum size of all headers of a history together."""
@@ -80,12 +79,12 @@ def _runs(request: Request, data: EventData) -> Response:
     """All runs with snapshots, the newest first. Texts of the same shape can be compared."""
     texts = data.texts()
     with ThreadPoolExecutor(READ_TOGETHER) as pool:
-        found = {
+        shapes = {
             run: [pool.submit(_shape, data, run, text) for text in texts[run] if len(texts) > 1]
             for run in texts
         }
     runs = [
-        {"name": run, "texts": texts[run], "shapes": [each.result() for each in found[run]]}
+        {"name": run, "texts": texts[run], "shapes": [shape.result() for shape in shapes[run]]}
         for run in texts
     ]
     return _json(request, {"runs": runs})
@@ -120,13 +119,13 @@ def _history(request: Request, data: EventData) -> Response:
                 limit = f"{MAX_HEADERS_BYTES:,} bytes"
                 raise Refused(f"run {run}: the headers have more than {limit}", 422)
             # With the time, a run has other keys than an older run with the same name, whose parts
-            # the browser may still keep.
-            parts.append([f"{each.blob_key}@{snapshot.wall_time}" for each in snapshot.values[1:]])
+            # may be in the browser's cache.
+            parts.append([f"{part.blob_key}@{snapshot.wall_time}" for part in snapshot.values[1:]])
     of_heads = read_measured(measured.result(), headers)
-    found = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}
-    if not found["steps"]:
+    combined = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}
+    if not combined["steps"]:
         raise Refused(f"run {run}, text {text}, {problem}", 422)
-    return _json(request, found)
+    return _json(request, combined)
 
 
 def _part(request: Request, data: EventData) -> Response:

@@ -74,7 +74,7 @@ def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
             name: _numbers(header.get(name), name, count)
             for name in ("uncertain", "scores", "ratios")
         },
-        "metrics": {name: _numbers(each, name, count) for name, each in metrics.items()},
+        "metrics": {name: _numbers(values, name, count) for name, values in metrics.items()},
     }
 
 
@@ -85,7 +85,7 @@ def read_measured(data: bytes, headers: Sequence[Mapping[str, Any]]) -> dict[int
         return {}
     count = headers[-1]["layers"] * headers[-1]["heads"]
     try:
-        return {int(step): _heads(each, count) for step, each in json.loads(data).items()}
+        return {int(step): _heads(heads, count) for step, heads in json.loads(data).items()}
     except (ValueError, AttributeError, TypeError, RecursionError):
         return {}
 
@@ -108,7 +108,7 @@ def _layout(kinds: Any) -> list[dict[str, Any]]:
             _texts([kind["name"], name], "parts")
             if not isinstance(dtype, str) or dtype not in DTYPES or len(shape) > MAX_ARRAYS:
                 raise HeaderError("an array has an unknown dtype, or too many axes")
-            if not all(type(each) is int and 0 <= each <= MAX_PART_BYTES for each in shape):
+            if not all(type(side) is int and 0 <= side <= MAX_PART_BYTES for side in shape):
                 raise HeaderError("the shape of an array must have whole numbers")
             size += math.prod(shape) * DTYPES[dtype]
         if size > MAX_PART_BYTES:

@@ -5,18 +5,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Template
 from typing import Any
 
-STATIC = Path(__file__).with_name("static")
-ENTRY = "page.js"
+STATIC, SKELETON = (Path(__file__).with_name(name) for name in ("static", "page.html"))
 TAB_ONLY = "tab.js"
 IMPORT = re.compile(r'(?<=from ")\./(?=\w+\.js")')
 """Modules in data: URLs cannot import one another by relative names. So `./dom.js` becomes
 `dom.js`. The import map of the page resolves these names."""
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; "
-    "img-src data:; base-uri 'none'; form-action 'none'"
-)
 
 
 def attention_page(*, title: str, runs: Sequence[Mapping[str, Any]]) -> str:
@@ -38,45 +34,21 @@ def attention_page(*, title: str, runs: Sequence[Mapping[str, Any]]) -> str:
         shown.append(
             {"name": run["name"], "text": run["text"], "history": history | {"steps": steps}}
         )
+    files = (file for file in sorted(STATIC.glob("*.js")) if file.name != TAB_ONLY)
+    sources = {file.name: IMPORT.sub("", file.read_text("utf-8")).encode() for file in files}
     modules = {
-        file.name: f"data:text/javascript;base64,{_base64(_bare_imports(file).encode())}"
-        for file in sorted(STATIC.glob("*.js"))
-        if file.name != TAB_ONLY
+        name: f"data:text/javascript;base64,{_base64(source)}" for name, source in sources.items()
     }
-    data = {"title": title, "runs": shown}
-    scripts = [
-        f'<script type="application/json" id="data">{_script_safe(data)}',
-        *(
-            f'<script type="application/octet-stream" id="part-{number}">{_base64(part)}'
-            for number, part in enumerate(parts)
-        ),
-        f'<script type="importmap">{_script_safe({"imports": modules})}',
-        f'<script type="module">import "{ENTRY}";',
+    elements = [
+        f'<script type="application/octet-stream" id="part-{number}">{_base64(part)}</script>'
+        for number, part in enumerate(parts)
     ]
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="referrer" content="no-referrer">',
-            '<link rel="icon" href="data:,">',
-            "<title>Attention heads</title>",
-            f"<style>\n{(STATIC / 'viewer.css').read_text('utf-8')}</style>",
-            "</head>",
-            "<body>",
-            "<noscript>This page needs JavaScript, which is disabled in your browser.</noscript>",
-            *(f"{script}</script>" for script in scripts),
-            "</body>",
-            "</html>\n",
-        ]
+    return Template(SKELETON.read_text("utf-8")).substitute(
+        style=(STATIC / "viewer.css").read_text("utf-8"),
+        data=_script_safe({"title": title, "runs": shown}),
+        parts="\n".join(elements),
+        modules=_script_safe({"imports": modules}),
     )
-
-
-def _bare_imports(file: Path) -> str:
-    return IMPORT.sub("", file.read_text("utf-8"))
 
 
 def _base64(data: bytes) -> str:

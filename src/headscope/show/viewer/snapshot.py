@@ -167,14 +167,15 @@ def layer_arrays(weights: Floats, exact: bool) -> Arrays:
 
 
 def prediction_arrays(
-    found: Predictions,
+    predictions: Predictions,
     label_of: Callable[[int], str],
     layers: int,
     exact: Sequence[int] | None,
 ) -> dict[str, list[Arrays | None]]:
     """The parts `labels`, `lens` and `raised`."""
-    every = [found.targets, found.tokens, *(tokens for tokens, _ in found.raised.values())]
-    used = np.unique(np.concatenate([tokens.ravel() for tokens in every]))
+    listed = [tokens for tokens, _ in predictions.raised.values()]
+    listed += [predictions.targets, predictions.tokens]
+    used = np.unique(np.concatenate([tokens.ravel() for tokens in listed]))
     text = compact_json([shortened(label_of(token)) for token in used.tolist()]).encode()
     real = "<f2" if exact is None else "<f4"
 
@@ -183,16 +184,16 @@ def prediction_arrays(
 
     raised: dict[int, Arrays] = {
         layer: {"tokens": indices(tokens), "pushes": pushes.astype(real)}
-        for layer, (tokens, pushes) in found.raised.items()
+        for layer, (tokens, pushes) in predictions.raised.items()
     }
     lens = {
-        "positions": np.asarray(found.positions, "<u4"),
-        "targets": indices(found.targets),
-        "follows": found.follows.astype("u1"),
-        "tokens": indices(found.tokens),
-        "probabilities": found.probabilities.astype(real),
-        "target_probabilities": found.target_probabilities.astype(real),
-        "target_pushes": found.target_pushes.astype(real),
+        "positions": np.asarray(predictions.positions, "<u4"),
+        "targets": indices(predictions.targets),
+        "follows": predictions.follows.astype("u1"),
+        "tokens": indices(predictions.tokens),
+        "probabilities": predictions.probabilities.astype(real),
+        "target_probabilities": predictions.target_probabilities.astype(real),
+        "target_pushes": predictions.target_pushes.astype(real),
     }
     every_raised = {"raised": [raised.get(layer) for layer in range(layers)]} if raised else {}
     return {"labels": [{"text": np.frombuffer(text, "u1")}], "lens": [lens], **every_raised}
@@ -208,7 +209,7 @@ def shares(weights: Floats) -> Floats:
 
 def thumbnails(weights: Floats) -> Floats:
     """Reduces maps (..., T, T) to (..., S, S), S = min(T, THUMBNAIL). A cell shows the largest
-    weight in its part of the map, so that narrow lines stay visible."""
+    weight in the square that it covers, so that narrow lines stay visible."""
     tokens = weights.shape[-1]
     edges = np.linspace(0, tokens, min(tokens, THUMBNAIL) + 1).astype(int)[:-1]
     return np.maximum.reduceat(np.maximum.reduceat(weights, edges, axis=-1), edges, axis=-2)
@@ -217,8 +218,8 @@ def thumbnails(weights: Floats) -> Floats:
 def tokens_within(
     limit: int, *, layers: int, heads: int, tokens: int, vocabulary: Sequence[str]
 ) -> int:
-    """The largest number of tokens, at most `tokens`, of a snapshot with at most `limit` bytes. 0
-    if not even one token fits. `vocabulary` contains the labels of all tokens."""
+    """The largest number of tokens, from 0 to `tokens`, whose snapshot needs at most `limit` bytes.
+    `vocabulary` contains the labels of all tokens."""
     labels = len(compact_json([shortened(text) for text in vocabulary]).encode())
     while tokens and max_bytes(layers, heads, tokens, len(vocabulary), labels) > limit:
         tokens -= 1

@@ -1,6 +1,6 @@
 """Builds models from their configuration.
 
-A size may be a typo. So tables that are too large raise an error before memory is allocated.
+A size may be a typo. So sizes that need too much memory raise an error before it is allocated.
 """
 
 from headscope.config.messages import full_keys
@@ -10,13 +10,13 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 
-TABLE_SHARE = 16  # masks and position tables may use this part of the machine's memory
+TABLE_SHARE = 16  # masks and position tables may use 1 / TABLE_SHARE of the machine's memory
 
 
 def build_model(config: Part, *, vocab_size: int, end_of_text: int | None = None) -> GPT:
-    """Build a model with untrained weights from the `model` part of a configuration. A document
+    """Build a model with untrained weights from the group `model` of a configuration. A document
     mask needs the id of the end-of-text token, by default the last one. Raises UserError if the
-    sizes in `config` are too large or do not fit together."""
+    sizes in `config` are too large or contradict one another."""
     try:
         with full_keys(config, "model"):
             check_limits(config)
@@ -28,7 +28,7 @@ def build_model(config: Part, *, vocab_size: int, end_of_text: int | None = None
 
 def build_model_for(config: Part, tokenizer: Tokenizer) -> GPT:
     """Build a model with untrained weights for the tokens of a tokenizer. Raises UserError as
-    `build_model` does, and if a document mask needs an end-of-text token that there is not."""
+    `build_model` does, and if a document mask needs an end-of-text token but there is none."""
     if config.document_mask and tokenizer.end_of_text is None:
         problem = "model.document_mask=true: this tokenizer has no end-of-text token"
         raise UserError(f"{problem}: set model.document_mask=false")

@@ -85,8 +85,9 @@ def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) ->
 
 
 def without_ties(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors, contiguous on the CPU, without those that share the memory of an earlier one, as
-    a tied output head does. The second dictionary maps the names of these to the earlier name."""
+    """Returns two dictionaries: the tensors, contiguous on the CPU, and the ties. A tensor that
+    shares the memory of an earlier one, such as a tied output head, is only in the second, which
+    maps its name to that of the earlier one."""
     unique: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     names: dict[Any, str] = {}
@@ -109,8 +110,8 @@ def checksum(name: str, tensor: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint file that is open for reading. `data` has the entries of `contents`, `step`, and
-    in a checkpoint that can be resumed `training`."""
+    """A checkpoint file that is open for reading. `data` has the entries of `contents`, `step` and,
+    if the run can be resumed from it, `training`."""
 
     path: Path
     data: dict[str, Any]
@@ -128,8 +129,8 @@ class Stored:
     @property
     def config(self) -> TrainConfig:
         """The configuration without callbacks. Raises UserError if a key is missing, unknown or of
-        a wrong type, or if it names a part that it may not name, at the latest when it is built."""
-        plain = {key: each for key, each in self.data["config"].items() if key != "callbacks"}
+        a wrong type. A part that it may not name raises UserError now, or when it is built."""
+        plain = {key: value for key, value in self.data["config"].items() if key != "callbacks"}
         try:
             return parse(TrainConfig, plain, composed=False)
         except UserError as error:
@@ -156,11 +157,11 @@ class Stored:
         Raises UserError if one of them is damaged."""
         checksums, tied = self.data["checksums"], self.data["tied"]
         try:
-            found = {name: self._verified(name) for name in checksums if name.startswith(prefix)}
-            found |= {name: found[own] for name, own in tied.items() if name.startswith(prefix)}
+            tensors = {name: self._verified(name) for name in checksums if name.startswith(prefix)}
+            tensors |= {name: tensors[own] for name, own in tied.items() if name.startswith(prefix)}
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise damaged(self.path, error) from error
-        return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+        return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
     def _verified(self, name: str) -> Tensor:
         tensor = self.file.get_tensor(name)

@@ -17,12 +17,12 @@ Say = Callable[[str], Any]
 
 
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
-    """The path of the checkpoint that `given` selects: a file, or the best.safetensors of a run
-    folder, or with None that of the newest run (see `newest_run`). If best.safetensors is missing
-    or damaged, last.safetensors of the same run is used. If it is damaged, a line says so.
+    """The path of the checkpoint that `given` selects: a file, or best.safetensors of a run folder,
+    by default the newest run (see `newest_run`). If best.safetensors is missing or damaged,
+    last.safetensors of the same run is used. A damaged file is reported in a line.
 
-    `key` is the configuration key of `given`, for error messages. Raises UserError if no checkpoint
-    is found.
+    `key` is the configuration key of `given`, for error messages. Raises UserError if there is no
+    such checkpoint.
     """
     path = newest_run(outputs, key) if given is None else Path(given)
     if not path.is_dir():
@@ -41,8 +41,9 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
 
 
 def first_intact(files: Iterable[Path], name: str, say: Say, check: Check = bool) -> Stored:
-    """The first of the checkpoints `files` that is not damaged and passes `check`. Says which did
-    not. Raises UserError, which begins with `name`, if none does."""
+    """The first of the checkpoints `files` that is not damaged and for which `check` raises no
+    UserError. Calls `say` with a line for each file before it. Raises UserError, which begins with
+    `name`, if there is none."""
     problems: list[str] = []
     for file in files:
         try:
@@ -63,8 +64,8 @@ def warn(line: str) -> None:
 
 
 def newest_run(outputs: Path, key: str) -> Path:
-    """The run that `outputs/latest` names, or without this file, and with a line that says so, the
-    run with the newest checkpoint. Raises UserError if there is none."""
+    """The run that `outputs/latest` names. Without this file, the run with the newest checkpoint,
+    which a line reports. Raises UserError if there is no run."""
     latest = outputs / "latest"
     if latest.is_file():
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
@@ -96,11 +97,11 @@ def is_model_folder(path: Path) -> bool:
 def pick_device(name: str) -> torch.device:
     """The device with this name: `cpu`, `cuda`, `mps`, or for `auto` the first of `cuda`, `mps` and
     `cpu` that is available. Raises UserError if this machine does not have the device."""
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    kinds = [*(kind for kind in found if found[kind]), "cpu"]
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kinds = [*(kind for kind in available if available[kind]), "cpu"]
     with suppress(RuntimeError):
         device = torch.device(kinds[0] if name == "auto" else name)
         if device.type in kinds:
             return device
-    choices = f"choose one of auto, {', '.join(kinds)}"
-    raise UserError(f"device={name} is not available on this machine: {choices}")
+    advice = f"choose one of auto, {', '.join(kinds)}"
+    raise UserError(f"device={name} is not available on this machine: {advice}")

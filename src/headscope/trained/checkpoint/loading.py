@@ -32,8 +32,8 @@ def own_tokenizer(stored: Stored) -> type | None:
 
 
 class WithoutInitialization(TorchFunctionMode):
-    """Inside the `with` block, no random initial weights are drawn: the weights of a new model are
-    arbitrary, and all must then be read from a file. This saves most of the time to load one."""
+    """Inside the `with` block, a new model has arbitrary weights instead of random initial ones,
+    which saves most of the time to load a model. All weights must then be read from a file."""
 
     RANDOM: tuple[Any, ...] = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_)
     RANDOM += (nn.init.uniform_, nn.init.kaiming_uniform_)
@@ -47,7 +47,7 @@ class WithoutInitialization(TorchFunctionMode):
 
 
 def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
-    """The model with these weights. Raises UserError if they do not fit."""
+    """The model with these weights. Raises UserError if they are those of another model."""
     check_sizes(config, tokenizer, weights)
     with WithoutInitialization():
         model = build_model_for(config, tokenizer)
@@ -56,13 +56,14 @@ def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str,
 
 
 def check_sizes(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
-    """Raises UserError if `weights` are of another size, before such a large model is built."""
+    """Raises UserError if `weights` are of another size than the model, before it is built. So a
+    small file with a large configuration uses little memory."""
     layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
     shape = tuple(weights["embedding.weight"].shape) if "embedding.weight" in weights else ()
     own = (config.layers, (tokenizer.vocab_size, config.embed_dim))
     if (layers, shape) != own:
-        found = f"{layers} layers and an embedding of {shape}"
-        raise UserError(f"the weights have {found}, but the model {own[0]} layers and {own[1]}")
+        sizes = f"{layers} layers and an embedding of {shape}"
+        raise UserError(f"the weights have {sizes}, but the model {own[0]} layers and {own[1]}")
 
 
 def load_weights(model: GPT, weights: Mapping[str, Tensor]) -> None:

@@ -23,8 +23,8 @@ def uniform_numbers(seeds: Sequence[int], device: torch.device) -> Iterator[Tens
     largest = 1 - torch.finfo(dtype).eps  # float32 would round some numbers to 1
     # Draws 256 numbers at a time, to reduce calls and copies to the GPU.
     while True:
-        numbers = [torch.rand(256, dtype=torch.float64, generator=each) for each in generators]
-        yield from torch.stack(numbers, dim=1).clamp(max=largest).to(dtype).to(device)
+        drawn = [torch.rand(256, dtype=torch.float64, generator=random) for random in generators]
+        yield from torch.stack(drawn, dim=1).clamp(max=largest).to(dtype).to(device)
 
 
 def most_precise_dtype(device: torch.device) -> torch.dtype:
@@ -74,8 +74,8 @@ def candidates(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None
 ) -> tuple[Tensor, Tensor]:
     """The tokens (B, V), the most likely first, and the weights (B, K) with which `choose_tokens`
-    samples the first K of them. The weights are those of softmax(logits / temperature) among these
-    K tokens, or 0 for the tokens that `top_p` removes."""
+    samples the first K of them, the `top_k`. The weights are softmax(logits / temperature) over
+    these K tokens, and 0 for those that `top_p` removes."""
     logits, tokens = logits.sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
         logits = logits[:, :top_k]
@@ -113,8 +113,8 @@ def inverse_cdf(uniform: Tensor, probabilities: Tensor) -> Tensor:
     at which the cumulative sum exceeds `uniform` (B,) times the sum of the row, or the last index
     if there is none, as in a row of NaN."""
     cumulative = probabilities.cumsum(dim=-1)
-    found = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
-    return found.clamp(max=probabilities.size(-1) - 1)
+    index = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+    return index.clamp(max=probabilities.size(-1) - 1)
 
 
 def check_stop(stop: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ product, V vocab_size.
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def compile_decoding(model: GPT, *, batch: int = 1) -> DecodeStep:
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error
 
     def decode_one(tokens: Tensor, cache: Cache) -> Tensor:
-        # The compiled code does not check the shapes of its inputs.
+        # The compiled code does not verify the shapes of its inputs.
         if cache.length < first or tokens.shape != (batch, 1):
             return model.next_logits(tokens, cache)
         logits = step(inputs(cache.append(tokens), cache))
@@ -83,12 +84,12 @@ Step = Callable[[list[Tensor]], Tensor]
 
 def inputs(seen: Tensor, cache: Cache) -> list[Tensor]:
     """The inputs of `OneToken`, as a list."""
-    return [seen, *(part for layer in cache.layers for part in layer)]
+    return [seen, *(tensor for layer in cache.layers for tensor in layer)]
 
 
 def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
     """Compiles the step for a CPU, into a library that runs without Python. With torch.compile,
-    every call would check guards, which takes longer than the step of a small model."""
+    every call would evaluate guards, which takes longer than the step of a small model."""
     exported = export(step, cache, first=first)
     with tempfile.TemporaryDirectory() as folder:
         library = torch._inductor.aoti_compile_and_package(
@@ -102,9 +103,9 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
         )
         compiled = torch._inductor.aoti_load_package(library)
     weights = {**exported.state_dict, **exported.constants}
-    return Library(
-        compiled, {name: weights[name].detach() for name in compiled.get_constant_fqns()}
-    )
+    constants = {name: weights[name].detach() for name in compiled.get_constant_fqns()}
+    compiled.load_constants(constants, check_full_update=True, user_managed=True)
+    return partial(run_library, compiled.loader, constants)
 
 
 def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.ExportedProgram:
@@ -116,17 +117,9 @@ def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.Exported
     return torch.export.export(step, tuple(example), dynamic_shapes=shapes)
 
 
-class Library:
-    """A compiled step, and the weights of the model. The step reads the weights in place, without a
-    copy."""
-
-    def __init__(self, compiled: Any, weights: dict[str, Tensor]) -> None:
-        self.loader = compiled.loader
-        self.weights = weights  # keeps them in memory, because the library does not
-        compiled.load_constants(weights, check_full_update=True, user_managed=True)
-
-    def __call__(self, given: list[Tensor]) -> Tensor:
-        return self.loader.boxed_run(given)[0]
+def run_library(library: Any, weights: dict[str, Tensor], given: list[Tensor]) -> Tensor:
+    """Runs a compiled step. It reads `weights` in place, but does not keep them in memory."""
+    return library.boxed_run(given)[0]
 
 
 def compile_at_call(step: OneToken, cache: Cache, *, first: int) -> Step:
@@ -156,7 +149,7 @@ class ExplicitProducts(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-PARTS = 8
+BLOCKS = 8
 """The number of rows of a matrix that a compiled loop sums at the same time. If it summed only one
 row, each addition would wait for the previous one, and the loop would be slower than memory."""
 
@@ -168,8 +161,8 @@ def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     # products of bf16 numbers before the sum. It would also be slower: a float32 copy of x would be
     # stored, and the loop would then process half as many bf16 weights at once.
     dtype = torch.promote_types(x.dtype, torch.float32)
-    parts = weight.split(max(1, len(weight) // PARTS))
-    y = torch.cat([(part * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype) for part in parts], dim=-1)
+    blocks = weight.split(max(1, len(weight) // BLOCKS))
+    y = torch.cat([(block * x.unsqueeze(-2)).sum(dim=-1, dtype=dtype) for block in blocks], dim=-1)
     if bias is not None:
         y = y + bias
     return y.to(x.dtype)

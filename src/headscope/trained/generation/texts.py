@@ -2,18 +2,16 @@
 
 import codecs
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
 from headscope.trained.generation.choose_token import check_stop
-from headscope.trained.generation.tokens import DecodeStep, generate_tokens
-
-if TYPE_CHECKING:
-    from headscope.data.tokenizer import Tokenizer
+from headscope.trained.generation.tokens import generate_tokens
 
 
 def generate_text(
-    model: GPT, tokenizer: "Tokenizer", prompt: str, *, seed: int, **options: Any
+    model: GPT, tokenizer: Tokenizer, prompt: str, *, seed: int, **options: Any
 ) -> Iterator[str]:
     """Yields one continuation of `prompt` in pieces. See `generate_texts` for the options."""
     for (piece,) in generate_texts(model, tokenizer, prompt, seeds=[seed], **options):
@@ -22,18 +20,15 @@ def generate_text(
 
 def generate_texts(
     model: GPT,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     prompt: str,
     *,
-    max_new_tokens: int,
     seeds: Sequence[int],
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
     stop: Sequence[str] = (),
-    decode_one: DecodeStep | None = None,
+    **options: Any,
 ) -> Iterator[list[str]]:
-    """Generates several continuations of `prompt`, one for each of `seeds`.
+    """Generates several continuations of `prompt`, one for each of `seeds`. The `options` are those
+    of `generate_tokens`.
 
     Yields lists with the next piece of each text. A piece consists of whole characters. It is empty
     if the text has no new characters. With an empty prompt, the model starts a new document. A text
@@ -46,16 +41,7 @@ def generate_texts(
     check_stop(stop)
     start = tokenizer.encode_prompt(prompt) or [tokenizer.first_token()]
     texts = [Text(tokenizer, stop) for _ in seeds]
-    for tokens in generate_tokens(
-        model,
-        [start] * len(seeds),
-        max_new_tokens=max_new_tokens,
-        seeds=seeds,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        decode_one=decode_one,
-    ):
+    for tokens in generate_tokens(model, [start] * len(seeds), seeds=seeds, **options):
         pieces = [text.take(token) for text, token in zip(texts, tokens, strict=True)]
         if any(pieces):
             yield pieces
@@ -68,27 +54,27 @@ class Text:
     """Decodes a stream of tokens to text in pieces of whole characters. The text ends at the
     end-of-text token, or before the first of the `stop` texts."""
 
-    def __init__(self, tokenizer: "Tokenizer", stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
         self.tokenizer = tokenizer
         self.stop = stop
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # So many of the last characters are returned later, because they may begin a stop text.
+        # This number of characters is held back at the end, because they may begin a stop text.
         self.held = max((len(text) for text in stop), default=1) - 1
         self.pending = ""
         self.ended = False
 
     def take(self, token: int) -> str:
-        """Decodes the next token. Returns the new characters that cannot be part of a stop text."""
+        """Decodes the next token. Returns the new characters that cannot belong to a stop text."""
         if self.ended:
             return ""
         if token == self.tokenizer.end_of_text:
             return self.rest()
         self.pending += self.decoder.decode(self.tokenizer.token_bytes(token))
-        found = [(self.pending.find(text), text) for text in self.stop if text in self.pending]
-        if found:
+        stops = [(self.pending.find(text), text) for text in self.stop if text in self.pending]
+        if stops:
             # If there are several stop texts, use the one that ends first. Then the result does not
             # depend on how the text is divided into tokens.
-            _, start = min((start + len(text), start) for start, text in found)
+            _, start = min((start + len(text), start) for start, text in stops)
             self.ended = True
             return self.pending[:start]
         ready = max(0, len(self.pending) - self.held)

@@ -4,6 +4,7 @@ Shapes: B number of texts, T tokens, V vocab_size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class Context:
     ) -> None:
         self.model = model
         self.decode_one = decode_one or model.next_logits
-        self.parts = [tokens]
+        self.pieces = [tokens]
         self.length = tokens.size(1)
         self.cache = make_cache(model, len(tokens)) if cached else None
 
@@ -52,17 +53,17 @@ class Context:
         """Logits (B, V) of the next token of each text."""
         if self.length > self.model.block_size:
             self.length = max(1, self.model.block_size // 2)
-            self.parts = [torch.cat(self.parts, dim=1)[:, -self.length :]]
+            self.pieces = [torch.cat(self.pieces, dim=1)[:, -self.length :]]
             if self.cache is not None:
                 self.cache.length = 0
         if self.cache is None:
-            return self.model.next_logits(torch.cat(self.parts, dim=1))
+            return self.model.next_logits(torch.cat(self.pieces, dim=1))
         read = self.decode_one if self.cache.length else self.model.next_logits
-        return read(self.parts[-1], self.cache)
+        return read(self.pieces[-1], self.cache)
 
     def append(self, tokens: Tensor) -> None:
         """Appends one token to each text. `tokens` has the shape (B,)."""
-        self.parts.append(tokens[:, None])
+        self.pieces.append(tokens[:, None])
         self.length += 1
 
 
@@ -88,7 +89,8 @@ def generate_tokens(
     Raises UserError when a prompt is empty, when a token of a prompt is not in the vocabulary, when
     a setting is out of range, or when logits are not finite.
     """
-    check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
+    sampling: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    check_sampling(max_new_tokens=max_new_tokens, **sampling)
     by_length: dict[int, list[int]] = {}
     prompts = [token_ids(prompt, model.vocab_size) for prompt in prompts]
     for number, prompt in enumerate(prompts):
@@ -111,13 +113,7 @@ def generate_tokens(
     for _ in range(max_new_tokens):
         new_tokens = [0] * len(prompts)
         for numbers, context, stream in zip(by_length.values(), contexts, streams, strict=True):
-            tokens = choose_tokens(
-                context.next_logits(),
-                uniform=next(stream),
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-            )
+            tokens = choose_tokens(context.next_logits(), uniform=next(stream), **sampling)
             for number, token in zip(numbers, tokens.tolist(), strict=True):
                 new_tokens[number] = token
             context.append(tokens)
@@ -126,8 +122,8 @@ def generate_tokens(
 
 
 def check_samples(model: GPT, count: int) -> None:
-    """Raises UserError if `count` texts cannot be sampled together, because their keys, values and
-    probabilities do not fit into this machine's memory."""
+    """Raises UserError if the keys, values and probabilities of `count` texts that are sampled
+    together need more than this machine's memory."""
     vocab_size = model.embedding.num_embeddings
     needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
     if needed > machine_memory():

@@ -4,7 +4,6 @@ Shapes: L layers, H heads per layer, T tokens.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any
 
 import torch
@@ -89,15 +88,17 @@ class AttentionLog(StepCallback):
         self.probe = probe_text(data.store, text, model.block_size)
         self.tokenizer = data.store.tokenizer
         if self.steps:
-            limit = min(self.step_bytes, self.run_bytes // len(self.snapshot_steps))
-            self.shorten_probe(limit, model)
+            self.vocabulary = self.tokenizer.vocabulary_labels()
+            self.shorten_probe(model)
+        self.labels = self.tokenizer.labels(self.probe.tokens)
         watches = [each for each in trainer.callbacks if isinstance(each, HeadWatch)]
         self.heads = watches[0] if watches else HeadWatch(every_steps=0)
         if not watches:
             self.heads.read(data.store, model.block_size)
 
-    def shorten_probe(self, limit: int, model: GPT) -> None:
-        """Shortens the text, so that a snapshot has at most `limit` bytes."""
+    def shorten_probe(self, model: GPT) -> None:
+        """Shortens the text, so that the snapshots keep to the limits of their size."""
+        limit = min(self.step_bytes, self.run_bytes // len(self.snapshot_steps))
         layers, heads = len(model.attentions), model.attentions[0].heads
         sizes = {"layers": layers, "heads": heads, "tokens": len(self.probe.tokens)}
         kept = tokens_within(limit, vocabulary=self.vocabulary, **sizes)
@@ -105,14 +106,6 @@ class AttentionLog(StepCallback):
             limits = "callbacks.attention.step_megabytes= and callbacks.attention.run_megabytes="
             raise UserError(f"{limits} are too small for one token: raise them")
         self.probe = ProbeText(self.probe.tokens[:kept], self.probe.whole)
-
-    @cached_property
-    def vocabulary(self) -> list[str]:
-        return self.tokenizer.vocabulary_labels()
-
-    @cached_property
-    def labels(self) -> list[str]:
-        return self.tokenizer.labels(self.probe.tokens)
 
     def due(self, step: int) -> bool:
         return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))

@@ -10,11 +10,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from headscope.analysis.diversity import diversity
-from headscope.analysis.head_statistics import (
-    HeadStatistics,
-    measure_heads,
-    repeat_probe,
-)
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
 from headscope.analysis.repeats import RepeatProbe
 from headscope.analysis.tokens import TokenKinds, classify_vocabulary
@@ -142,8 +138,7 @@ class HeadWatch(StepCallback):
         return statistics
 
     def new_names(self, statistics: HeadStatistics, step: int) -> list[str]:
-        """A line for each head that has a name for the first time, except for names that say
-        little."""
+        """A line for each head that gets a name for the first time, if the name says much."""
         lines = []
         for head, kind in zip(statistics.heads, statistics.types, strict=True):
             named = f"{head} {kind.name}"
@@ -158,24 +153,22 @@ class HeadWatch(StepCallback):
 def scalars(statistics: HeadStatistics) -> dict[str, float]:
     """The scalars to log, by their tags."""
     values = {f"{SCALARS}/diversity": float(diversity(statistics.similarity))}
-    for metric in charted(statistics):
-        tags = [f"{SCALARS}/{metric}/{head}" for head in statistics.heads]
+    for metric, tags in charted(statistics).items():
         values |= zip(tags, statistics.metrics[metric].flatten().tolist(), strict=True)
     return values
 
 
 def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
-    """The layout of TensorBoard's tab Custom Scalars: one category per metric, with one chart per
-    layer."""
+    """The layout of the tab Custom Scalars: one category per metric, with one chart per layer."""
     layers, heads = statistics.metrics["previous"].shape
     charts: dict[str, dict[str, list]] = {}
-    for metric in charted(statistics):
-        tags = [f"{SCALARS}/{metric}/{head}" for head in statistics.heads]
+    for metric, tags in charted(statistics).items():
         of_layers = [tags[layer * heads :][:heads] for layer in range(layers)]
         charts[metric] = {f"layer {n}": ["Multiline", each] for n, each in enumerate(of_layers)}
     return charts
 
 
-def charted(statistics: HeadStatistics) -> list[str]:
-    """The metrics in CHARTED that were measured: very short texts have no induction metrics."""
-    return [metric for metric in CHARTED if metric in statistics.metrics]
+def charted(statistics: HeadStatistics) -> dict[str, list[str]]:
+    """The tags of all heads, by metric in CHARTED. Short texts have no induction metrics."""
+    measured = [metric for metric in CHARTED if metric in statistics.metrics]
+    return {each: [f"{SCALARS}/{each}/{head}" for head in statistics.heads] for each in measured}

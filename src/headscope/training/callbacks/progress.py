@@ -121,6 +121,5 @@ def new_console(*, quiet: bool = False) -> Console:
 
 
 def say(console: Console, line: str, style: str | None = None) -> None:
-    """Prints `line` as it is, without markup, colours of numbers or line breaks. Control characters
-    are escaped."""
+    """Prints `line` without markup, colours and line breaks. Escapes its control characters."""
     console.print(printable(line), style=style, highlight=False, soft_wrap=True, markup=False)

@@ -65,8 +65,7 @@ def data_of(trainer: Any) -> TokenDataModule:
 
 
 def spread_steps(number: int, max_steps: int) -> list[int]:
-    """Up to `number` steps from 0 to `max_steps` (both included), evenly spaced on a logarithmic
-    scale."""
+    """Up to `number` steps from 0 to `max_steps`, both included, evenly spaced on a log scale."""
     number = min(number, max_steps + 1)
     if number < 2:
         return [max_steps][:number]
@@ -80,9 +79,7 @@ def snapshot_steps(number: int, max_steps: int) -> list[int]:
     a logarithmic scale, and the others on a linear scale, as far as these halves differ."""
     chosen = set(spread_steps(2 if number == 2 else (number + 1) // 2, max_steps))
     even = number - len(chosen)
-    for count in range(1, even + 1):
-        chosen.add(round(max_steps * count / (even + 1)))
-    return sorted(chosen)
+    return sorted(chosen | {round(max_steps * n / (even + 1)) for n in range(1, even + 1)})
 
 
 def evenly_chosen(steps: list[int], number: int) -> list[int]:

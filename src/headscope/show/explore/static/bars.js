@@ -1,5 +1,5 @@
-// The most likely next tokens, as bars: what the model says, and what temperature, top-k and top-p
-// make of it. Two bars per token when heads are switched or another model is compared.
+// The most likely next tokens, as bars: their probabilities, before and after temperature, top-k and
+// top-p. When heads are switched or another model is compared, a third bar shows the other probability.
 
 import { card, explain, make } from "./viewer/dom.js";
 import { numberField, redraw } from "./controls.js";
@@ -50,10 +50,10 @@ export function createBars(parent, actions) {
       for (const [name, showValue] of shows) showValue(state[name]);
       const comparable = reference?.about.vocabulary === main.about.vocabulary;
       const others = new Map((reference?.answer.next ?? []).map(({ id, probability }) => [id, probability]));
-      const listed = answer.next.map((each) => ({ ...each, other: others.get(each.id) }));
+      const listed = answer.next.map((token) => ({ ...token, other: others.get(token.id) }));
       listed.sort((a, b) => b.probability - a.probability);
       redraw(rows, () => {
-        for (const each of listed) showRow(each, answer, comparable, reference?.about.name !== main.about.name);
+        for (const token of listed) showRow(token, answer, comparable, reference?.about.name !== main.about.name);
       });
       const most = (comparable ? [] : reference?.answer.next ?? []).slice(0, LISTED)
         .map(({ label, probability }) => `“${label}” ${percentText(probability)}`);

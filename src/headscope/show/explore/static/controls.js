@@ -21,7 +21,7 @@ export function numberField(parent, { label, optional, change, ...limits }) {
 export const button = (parent, text, click, attributes) =>
   make(parent, "button", { type: "button", class: "action", click, ...attributes }, text);
 
-/** Disables a button or not. The focus moves to `next` if it would be lost. */
+/** Disables or enables a button. The focus moves to `next` if it would be lost. */
 export function disable(element, disabled, next) {
   if (disabled && element === document.activeElement) next.focus();
   element.disabled = disabled;
@@ -41,7 +41,7 @@ export function markUnknown(notes, text, unknown) {
   notes.append(characters.slice(end).join(""));
 }
 
-const waiting = new WeakMap(); // boxes whose button is pressed: a button that is replaced loses the click
+const waiting = new WeakMap(); // boxes to draw when their button is no longer pressed: it would lose the click
 
 /** Draws the buttons of a box again. The focus stays at its place, or moves to `next` if the box is
     empty. */

@@ -4,8 +4,8 @@ import { card, make } from "./viewer/dom.js";
 import { button, disable, markUnknown, numberField } from "./controls.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
-/** A field for a text. Calls `type` with the text at each key press, and with true if typing begins: it
-    is undone as a whole. `show` sets the text. */
+/** A field for a text. Calls `type(text, begins)` at each key press. `begins` is true for the first one
+    since the field was entered or `show` set another text: Undo undoes all typing since then. */
 export function textField(parent, attributes, type) {
   const field = make(parent, "textarea", { spellcheck: false, dir: "auto", ...attributes });
   let typing = false;
@@ -59,7 +59,7 @@ export function createEditor(parent, actions) {
       if (document.activeElement === hidden) shown.focus();
       hidden.hidden = true;
       one.hidden = on;
-      // A sentence for each token would be too much to listen to.
+      // Otherwise, screen readers would read a sentence for each token.
       document.querySelector(".says").setAttribute("aria-live", on ? "off" : "polite");
     },
 

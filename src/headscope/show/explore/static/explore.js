@@ -26,15 +26,15 @@ let main = null; // the reading that is shown
 let reference = null; // a second reading to compare `main` with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
 let pending = null; // the promise of the newest reading
-let unchecked = true; // whether the address may have given values that do not fit the model
-let retyped = false; // whether the text is another one than that of `main`
+let unchecked = true; // whether the state may have values of the address that the model refuses
+let retyped = false; // whether the text differs from that of `main`
 let current = false; // whether `main` is a reading of the current state
 let serial = 0; // counts the readings
 
 // ---- The page ------------------------------------------------------------------------------------
 
 const now = () => state;
-const readings = () => [main, reference].filter(Boolean); // those that the viewer shows, each a run with one step
+const readings = () => [main, reference].filter(Boolean); // the viewer shows them as runs with one step
 const writing = createWriting({
   now, change, settled, shown: () => ({ main, reference }),
   say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
@@ -63,17 +63,17 @@ address.onChange((changed) => {
   change(changed);
 });
 
-/** Changes parts of the state. `step` is true for an action that can be undone. Everything except a
-    longer text ends writing. */
-function change(part, step = false) {
-  if (!("written" in part)) writing.stop();
-  if (step) writing.remember();
-  if ("text" in part || "tokens" in part) {
+/** Changes entries of the state. `undoable` is true if Undo should return to the state before. All changes
+    except those of writing itself end it. */
+function change(changes, undoable = false) {
+  if (!("written" in changes)) writing.stop();
+  if (undoable) writing.remember();
+  if ("text" in changes || "tokens" in changes) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = retyped = true;
   }
-  if ("model" in part) follow = true; // another tokenizer may give other tokens
-  state = { ...state, ...part };
+  if ("model" in changes) follow = true; // another tokenizer may give other tokens
+  state = { ...state, ...changes };
   return update();
 }
 
@@ -104,7 +104,7 @@ async function read(model, switched, text, more) {
   const has = (key) => key in answer.parts || key.startsWith("weights");
   step.parts = step.parts.map((key) => (has(key) ? `${serial} ${key}` : null));
   Object.assign(asked, { position: answer.position, target: answer.target.id });
-  const heads = Object.entries(switched).flatMap(([way, each]) => each.map((head) => `${head} ${TEXTS.ways[way]}`));
+  const heads = Object.entries(switched).flatMap(([way, names]) => names.map((name) => `${name} ${TEXTS.ways[way]}`));
   return { about, request, asked, answer, heads, written, serial };
 }
 
@@ -142,7 +142,7 @@ async function readAndShow(signal) {
   try {
     const about = await describe(state.model);
     if (signal.aborted) return;
-    fitTo(about);
+    adaptTo(about);
     const text = { text: state.tokens ? null : state.text, tokens: state.tokens };
     const switched = switchesOf(state);
     const isSwitched = Object.values(switched).flat().length > 0;
@@ -177,7 +177,7 @@ async function readAndShow(signal) {
 }
 
 /** Replaces what a model cannot read: tokens of another vocabulary, no text, and heads that it does not have. */
-function fitTo(about) {
+function adaptTo(about) {
   if (state.tokens && main && main.about.vocabulary !== about.vocabulary) {
     state = { ...state, tokens: null, text: main.answer.text, written: 0 };
   }

@@ -8,7 +8,7 @@ import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 export function createModels(parent, actions) {
   const section = make(parent, "section", { class: "models", "aria-label": TEXTS.models });
   const line = make(section, "div", { class: "buttons" });
-  const change = (part) => actions.change(part);
+  const { change } = actions;
   const model = labelled(line, TEXTS.shown, "select", { change: () => change({ model: model.value }) });
   const slider = labelled(line, TEXTS.slider, "input", { type: "range", min: 0, step: 1,
                                                          input: () => change({ model: steps[slider.value] }) });
@@ -27,7 +27,7 @@ export function createModels(parent, actions) {
       for (const select of [model, other]) select.parentElement.hidden = models.length < 2;
       const run = main.about.name.split("@")[0];
       const own = models.filter(({ name }) => name.split("@")[0] === run);
-      const isFirst = ({ step }, at) => own.findIndex((each) => each.step === step) === at;
+      const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;
       const kept = own.filter(isFirst).sort((a, b) => a.step - b.step);
       steps = kept.map(({ name }) => name);
       slider.parentElement.hidden = steps.length < 2;

@@ -27,11 +27,11 @@ export function createPatch(parent, actions) {
   button(buttons, TEXTS.everyHead, () => update(true));
   const chips = make(body, "p", { class: "chips" });
   const answers = make(body, "div", { class: "buttons" });
-  const choice = (name) => labelled(answers, TEXTS.answers[name], "select", { change: ({ target }) => {
+  const chooser = (name) => labelled(answers, TEXTS.answers[name], "select", { change: ({ target }) => {
     asked[name] = Number(target.value);
     update();
   } });
-  const choices = { right: choice("right"), wrong: choice("wrong") };
+  const choosers = { right: chooser("right"), wrong: chooser("wrong") };
   const says = make(body, "p", { role: "status" });
   const table = make(body, "table", { class: "answers" });
   const columns = make(make(table, "thead"), "tr");
@@ -50,12 +50,12 @@ export function createPatch(parent, actions) {
 
   function copy(at) {
     const head = view.head;
-    const others = actions.now().copies.filter((each) => each.head !== head || each.position !== at);
+    const others = actions.now().copies.filter((copied) => copied.head !== head || copied.position !== at);
     actions.change({ copies: [...others, { head, position: at }] }, true);
   }
 
   function remove(copied) {
-    actions.change({ copies: actions.now().copies.filter((each) => each !== copied) }, true);
+    actions.change({ copies: actions.now().copies.filter((other) => other !== copied) }, true);
   }
 
   async function update(everyHead = false) {
@@ -77,7 +77,7 @@ export function createPatch(parent, actions) {
 
   function showProblem(problem) {
     says.textContent = problem;
-    for (const part of [buttons, answers, table, effectsTitle, effects]) part.hidden = Boolean(problem);
+    for (const element of [buttons, answers, table, effectsTitle, effects]) element.hidden = Boolean(problem);
   }
 
   function draw(answer) {
@@ -99,18 +99,18 @@ export function createPatch(parent, actions) {
     here.textContent = TEXTS.copyHere(view.head, first[position], position);
     everywhere.textContent = TEXTS.copyAll(view.head);
     const options = { "": next.map(({ id, label }) => [id, label]) };
-    fill(choices.right, options, right.id);
-    fill(choices.wrong, options, wrong.id);
+    fill(choosers.right, options, right.id);
+    fill(choosers.wrong, options, wrong.id);
     const [before, other, after] = [difference.before, difference.other, difference.after].map((value) =>
       differenceText(value));
     says.textContent = TEXTS.answer(right.label, wrong.label, before, other, state.copies.length ? after : null);
     rows.replaceChildren();
-    const strongest = (each) => Math.max(each.before, each.other, each.after);
-    for (const each of next.sort((a, b) => strongest(b) - strongest(a)).slice(0, 10)) {
+    const strongest = (token) => Math.max(token.before, token.other, token.after);
+    for (const token of next.sort((a, b) => strongest(b) - strongest(a)).slice(0, 10)) {
       const row = make(rows, "tr");
-      make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, each.label);
+      make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, token.label);
       for (const name of ["before", "other", "after"]) {
-        addShare(make(row, "td", {}, percentText(each[name])), "", each[name]);
+        addShare(make(row, "td", {}, percentText(token[name])), "", token[name]);
       }
     }
     effectsTitle.hidden = effects.hidden = tried.of !== questionOf(answer);
@@ -133,9 +133,9 @@ export function createPatch(parent, actions) {
       if (main.about.vocabulary !== vocabulary) asked = {};
       vocabulary = main.about.vocabulary;
       redraw(chips, () => {
-        for (const each of state.copies) {
-          const where = each.position === null ? TEXTS.allPositions : TEXTS.at(each.position);
-          button(chips, `${each.head} ${where} ×`, () => remove(each), { class: "chip" });
+        for (const copied of state.copies) {
+          const where = copied.position === null ? TEXTS.allPositions : TEXTS.at(copied.position);
+          button(chips, `${copied.head} ${where} ×`, () => remove(copied), { class: "chip" });
         }
       }, here);
       update();

@@ -88,12 +88,12 @@ export function createSwitches(parent, actions) {
       showWay(wayOf(opened));
       alone.textContent = TEXTS.alone(opened);
       layer.textContent = TEXTS.layer(opened.split("H")[0]);
-      const switched = every().filter((each) => wayOf(each) !== "on");
+      const switched = every().filter((name) => wayOf(name) !== "on");
       disable(reset, switched.length === 0, alone);
       redraw(chips, () => {
-        for (const each of switched.slice(0, CHIPS)) {
-          button(chips, `${each} ${TEXTS.ways[wayOf(each)]} ×`, () => set([each], "on"),
-            { class: "chip", "aria-label": TEXTS.switchOn(each) });
+        for (const name of switched.slice(0, CHIPS)) {
+          button(chips, `${name} ${TEXTS.ways[wayOf(name)]} ×`, () => set([name], "on"),
+            { class: "chip", "aria-label": TEXTS.switchOn(name) });
         }
       }, alone);
       if (switched.length > CHIPS) chips.append(TEXTS.more(switched.length - CHIPS));

@@ -8,12 +8,12 @@ import { make } from "./viewer/dom.js";
 const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
 const MAX_UNDO = 100;
 
-/** Needs of the page: now() returns the state, and shown() the readings {main, reference} that are shown.
-    change(part, step) changes the state and reads the text. settled() waits until the text is read, and
-    returns whether it could be read. say(error) and showWriting(on) show what happens. */
+/** The page gives these functions: now() returns the state, and shown() the readings {main, reference} that are
+    shown. change(changes, undoable) changes the state and reads the text. settled() waits until the text is
+    read, and returns whether it could be read. say(error) and showWriting(on) show what happens. */
 export function createWriting({ now, shown, change, settled, say, showWriting }) {
   let writing = null; // ends what the model writes
-  let undone = []; // states before each action
+  let earlier = []; // the states to which Undo returns
   let queue = Promise.resolve();
 
   /** An action that waits until the text is read, and until earlier actions have ended. It may end what
@@ -34,12 +34,12 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
 
   function remember() {
     const { text, tokens, written, second, copies } = now();
-    undone = [...undone.slice(1 - MAX_UNDO), { text, tokens, written, second, copies, ...switchesOf(now()) }];
+    earlier = [...earlier.slice(1 - MAX_UNDO), { text, tokens, written, second, copies, ...switchesOf(now()) }];
   }
 
   function undo() {
     stop();
-    if (undone.length > 0) change(undone.pop());
+    if (earlier.length > 0) change(earlier.pop());
   }
 
   /** Continues the text with another token after the selected one of an answer, which may be older than
@@ -96,8 +96,8 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
     await Promise.all([main, reference].map(async ({ about, request }, side) => {
       const same = about.vocabulary === main.about.vocabulary;
       const prompt = same ? { text: null, tokens: ids } : { text, tokens: null, skip: 0 };
-      for await (const each of api.write({ ...request, ...writingOf(now()), ...prompt }, signal)) {
-        sides[side].push(each);
+      for await (const token of api.write({ ...request, ...writingOf(now()), ...prompt }, signal)) {
+        sides[side].push(token);
         draw(sides);
       }
     }));
@@ -124,7 +124,7 @@ export function createWriting({ now, shown, change, settled, say, showWriting })
 
   return {
     stop, remember, undo, rewrite, keep, back: onText(back), pick: onText(pick), write: onText(write, false),
-    canUndo: () => undone.length > 0,
+    canUndo: () => earlier.length > 0,
     isWriting: () => writing !== null,
   };
 }

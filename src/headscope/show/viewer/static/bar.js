@@ -7,16 +7,16 @@ import { BAR as TEXTS, COMMON } from "./texts.js";
 
 export function createBar(parent, actions) {
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
-  const choice = (text, change) => labelled(bar, text, "select", { change: ({ target }) => change(target.value) });
-  const run = choice(TEXTS.run, actions.changeRun);
-  const text = choice(TEXTS.text, (chosen) => actions.change({ text: chosen }));
+  const chooser = (text, change) => labelled(bar, text, "select", { change: ({ target }) => change(target.value) });
+  const run = chooser(TEXTS.run, actions.changeRun);
+  const text = chooser(TEXTS.text, (chosen) => actions.change({ text: chosen }));
   const views = make(bar, "fieldset", { class: "views" });
   make(views, "legend", { class: "hidden" }, TEXTS.view);
   const showView = radios(views, "view", TEXTS.views, (view) => actions.change({ view }));
-  const other = choice(TEXTS.compare, (compare) => actions.change({ compare }));
+  const other = chooser(TEXTS.compare, (compare) => actions.change({ compare }));
 
   return {
-    /** Shows the choices of run and text, for which the data of a run is not needed. */
+    /** Shows the runs and texts to choose from, which needs no data of a run. */
     showRuns(runs, state) {
       const chosen = runs.find(({ name }) => name === state.run) ?? runs[0];
       fill(run, { "": runs.map(({ name }) => [name, name || "."]) }, chosen?.name);
@@ -31,16 +31,16 @@ export function createBar(parent, actions) {
       this.showRuns(runs, state);
       views.hidden = false;
       showView(state.view);
-      const choices = choicesOf(history, runs, state);
-      other.parentElement.hidden = Object.values(choices).flat().length < 2;
-      fill(other, choices, state.compare);
+      const options = comparisons(history, runs, state);
+      other.parentElement.hidden = Object.values(options).flat().length < 2;
+      fill(other, options, state.compare);
     },
   };
 }
 
 /** What can be compared, as groups {label: [[value, text]]}. Runs with the same text and as many heads
     as the shown one come first. */
-function choicesOf({ layers, heads, steps }, runs, state) {
+function comparisons({ layers, heads, steps }, runs, state) {
   const shapeOf = ({ texts, shapes }) => shapes[Math.max(0, texts.indexOf(state.text))];
   const mine = shapeOf(runs.find(({ name }) => name === state.run));
   const others = (same) => runs

@@ -16,7 +16,7 @@ export function sized(canvas, width, height) {
 /** Clears a canvas and makes it as large as `width` x `height` CSS pixels, with a pixel for every
     pixel of the screen. Returns its context, scaled to CSS pixels. A canvas that would be too large
     has fewer pixels. */
-export function fit(canvas, width, height) {
+export function sizedInCss(canvas, width, height) {
   const ratio = Math.min(devicePixelRatio, MAX_SIDE / width, MAX_SIDE / height);
   const context = sized(canvas, ...[width, height].map((side) => Math.max(1, Math.round(side * ratio))));
   canvas.style.height = `${height}px`;
@@ -24,7 +24,7 @@ export function fit(canvas, width, height) {
   return context;
 }
 
-/** Writes a text at a place, which is its left end, its `align` end or its middle. A text that is wider
+/** Writes a text whose left end is at x, or with `align` its right end or its middle. A text that is wider
     than `room` is cut with an ellipsis. */
 export function drawText(context, theme, text, x, y, look = {}) {
   const { colour = theme.quiet, font = "11px", align = "left", baseline = "middle", room = Infinity } = look;
@@ -36,11 +36,11 @@ export function drawText(context, theme, text, x, y, look = {}) {
 }
 
 function shortened(context, text, room) {
-  const fits = (each) => room === Infinity || context.measureText(each).width <= room;
-  if (fits(text)) return text;
+  const hasRoom = (line) => room === Infinity || context.measureText(line).width <= room;
+  if (hasRoom(text)) return text;
   const characters = Array.from(text);
   let kept = characters.length;
-  while (kept > 1 && !fits(`${characters.slice(0, kept).join("")}…`)) kept -= 1;
+  while (kept > 1 && !hasRoom(`${characters.slice(0, kept).join("")}…`)) kept -= 1;
   return `${characters.slice(0, kept).join("")}…`;
 }
 

@@ -32,7 +32,7 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** The entry of an object by a name from the data, which may be that of a method, such as toString. */
+/** The entry of an object by a name from the data. The name may be that of a method, such as toString. */
 export const own = (object, name) => (Object.hasOwn(object, name) ? object[name] : undefined);
 
 /** Calls `work` before the next frame, once, however often it was asked for. */
@@ -56,7 +56,7 @@ export function fill(select, groups, value) {
     select.replaceChildren();
     for (const [label, options] of Object.entries(groups)) {
       const group = label && options.length > 0 ? make(select, "optgroup", { label }) : select;
-      for (const [each, text] of options) make(group, "option", { value: each }, text);
+      for (const [option, text] of options) make(group, "option", { value: option }, text);
     }
     select.dataset.options = written;
   }
@@ -93,8 +93,8 @@ export function createTooltip(root) {
     const width = document.documentElement.clientWidth;
     tip.style.left = `${Math.max(8, Math.min(box.left, width - tip.offsetWidth - 8))}px`;
     const below = box.bottom + 6;
-    const fits = below + tip.offsetHeight < document.documentElement.clientHeight;
-    const top = fits ? below : Math.max(8, box.top - tip.offsetHeight - 6);
+    const hasRoom = below + tip.offsetHeight < document.documentElement.clientHeight;
+    const top = hasRoom ? below : Math.max(8, box.top - tip.offsetHeight - 6);
     tip.style.top = `${top + window.scrollY}px`; // the tooltip scrolls with the page
   }
 

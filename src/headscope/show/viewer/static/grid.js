@@ -1,6 +1,6 @@
 // The thumbnails of all heads, one row per layer.
 
-import { fit, paint } from "./canvas.js";
+import { paint, sizedInCss } from "./canvas.js";
 import { card, make, own, set, write } from "./dom.js";
 import { NO_NAME, background, scoreText, shortName, titleOf } from "./names.js";
 import { WEIGHTS, differenceText, differences, reachOf } from "./scales.js";
@@ -17,7 +17,7 @@ export function createGrid(parent, actions) {
   let heads = 0;
   let cells = []; // {button, place, name, score}, layer by layer
   let opened = null;
-  let boxes = []; // [left, top, width] of each thumbnail
+  let boxes = []; // [left, top, width] of the thumbnails
   let size = [0, 0]; // of the canvas
   let painted = []; // what the thumbnails show
   let current = null; // the model that is shown
@@ -105,7 +105,7 @@ export function createGrid(parent, actions) {
   function draw() {
     if (painted.length === 0) return;
     canvas.style.width = `${size[0]}px`;
-    const context = fit(canvas, ...size);
+    const context = sizedInCss(canvas, ...size);
     context.imageSmoothingEnabled = false;
     const columns = atlasColumns();
     const side = atlas.width / columns;
@@ -125,7 +125,7 @@ export function createGrid(parent, actions) {
 
     paint({ thumbnails, otherThumbnails, view }) {
       const shown = [cells, thumbnails, otherThumbnails, view];
-      if (shown.every((each, i) => each === painted[i])) return;
+      if (shown.every((value, i) => value === painted[i])) return;
       painted = shown;
       const { side, bytes } = thumbnails;
       const area = side * side;

@@ -1,10 +1,9 @@
 // Lines from queries (left) to keys (right). Only the visible rows are drawn.
 
-import { drawText, fit } from "./canvas.js";
+import { drawText, sizedInCss } from "./canvas.js";
 import { card, make, write } from "./dom.js";
-import { shadesOf } from "./shades.js";
 import { LINES as TEXTS } from "./texts.js";
-import { at } from "./weights.js";
+import { at, shadesOf } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
@@ -46,7 +45,7 @@ export function createLines(parent, actions) {
     if (!current) return;
     const { theme, tokens, labels } = current;
     const [width, height] = [scroller.clientWidth, scroller.clientHeight];
-    const context = fit(canvas, width, height);
+    const context = sizedInCss(canvas, width, height);
     const top = scroller.scrollTop;
     const column = Math.min(170, Math.floor(width * 0.33));
     const first = Math.floor(top / row);

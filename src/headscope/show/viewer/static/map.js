@@ -1,11 +1,16 @@
-// The attention map of the opened head: one row per query, one column per key. If heads, steps or
-// runs are compared, the large map shows the difference, and two small maps show both sides.
+// The attention map of the opened head: one row per query, one column per key, and the tokens on its
+// axes. If heads, steps or runs are compared, the large map shows the difference, and two small maps
+// show both sides.
 
-import { labelAxis, labelPointed } from "./axes.js";
 import { picture, sized } from "./canvas.js";
 import { card, make, write } from "./dom.js";
 import { WEIGHTS } from "./scales.js";
 import { MAP as TEXTS } from "./texts.js";
+
+const UPRIGHT =
+  /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}\u3000-\u303f\uff00-\uff60]/u;
+const ROTATED = /^[\p{Ps}\p{Pe}\p{Pd}ー]/u;
+const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
 export function createMap(parent, actions) {
   const section = card(parent, "map-card", TEXTS.title);
@@ -53,7 +58,7 @@ export function createMap(parent, actions) {
     });
   }
 
-  /** The edge of the past, since a difference of zero may look like the empty future. */
+  /** The edge of the triangle of visible keys, since a difference of zero may look like an empty cell. */
   function drawEdge(context, side) {
     const { tokens, theme } = current;
     const cell = side / tokens;
@@ -88,8 +93,8 @@ export function createMap(parent, actions) {
     if (!current) return;
     const { values, own, other, tokens, scale } = current;
     const shown = other ? [values, own, other] : [values];
-    pictures = shown.map((each, number) =>
-      picture(each, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
+    pictures = shown.map((triangle, number) =>
+      picture(triangle, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
     draw();
     const size = main.clientWidth;
     if (labelled[0] === current.labels && labelled[1] === size) return;
@@ -138,4 +143,48 @@ function createScale(parent) {
     ticks.replaceChildren();
     for (const [label, place] of scale.ticks) make(ticks, "span", {}, label).style.left = `${100 * place}%`;
   };
+}
+
+// ---- The tokens on the axes --------------------------------------------------------------------
+
+/** Splits a label that is written downwards into runs [text, upright]. An upright run is a single
+    wide character, such as a Chinese one. Other runs are rotated (Unicode Standard Annex 50). */
+function runsDown(label) {
+  const runs = [];
+  for (const { segment } of segmenter.segment(label)) {
+    const upright = UPRIGHT.test(segment) && !ROTATED.test(segment);
+    if (!upright && runs.length && !runs.at(-1)[1]) runs.at(-1)[0] += segment;
+    else runs.push([segment, upright]);
+  }
+  return runs;
+}
+
+/** Writes the label of a token on an axis. On the axis `across`, each run of the label is an element:
+    with a vertical writing mode for the whole label, the characters of some fonts overlap in Chromium. */
+function writeLabel(axis, labels, token, look = "") {
+  const isDown = axis.classList.contains("down");
+  const label = make(axis, "span", { class: look, dir: "auto" }, isDown ? labels[token] : "");
+  label.style[isDown ? "top" : "left"] = `${(100 * (token + 0.5)) / labels.length}%`;
+  for (const [text, upright] of isDown ? [] : runsDown(labels[token])) {
+    make(label, "div", { class: upright ? "" : "turned", dir: "auto" }, text);
+  }
+}
+
+/** Labels an axis of `size` pixels with as many tokens as have room without overlap. */
+function labelAxis(axis, labels, size) {
+  const every = Math.ceil((13 * labels.length) / Math.max(1, size));
+  axis.replaceChildren();
+  for (let token = 0; token < labels.length; token += every) writeLabel(axis, labels, token);
+}
+
+/** Labels the token at the pointer, and hides the labels that it would cover. If it is undefined, shows all. */
+function labelPointed(axis, labels, token) {
+  axis.querySelector(".here")?.remove();
+  const side = axis.classList.contains("down") ? "top" : "left";
+  const pixels = axis[side === "top" ? "clientHeight" : "clientWidth"];
+  for (const { style } of axis.children) {
+    const apart = Math.abs(parseFloat(style[side]) / 100 - (token + 0.5) / labels.length) * pixels;
+    style.visibility = apart < 13 ? "hidden" : ""; // NaN, if no token is pointed at, is not below 13
+  }
+  if (token !== undefined) writeLabel(axis, labels, token, "here");
 }

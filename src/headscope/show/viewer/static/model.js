@@ -1,19 +1,22 @@
-// The model: everything that the panels show, computed from the state and the data.
+// The model: everything that the panels show, computed from the state and the data. It also decodes what
+// the GPT predicts.
 
 import { own } from "./dom.js";
 import { metricOf, titleOf } from "./names.js";
-import { predictionsOf } from "./predictions.js";
 import { WEIGHTS, differenceText, differences, nearest, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
-import { COMMON, COMPARE, HEADS } from "./texts.js";
+import { damaged, shaped } from "./store.js";
+import { COMMON, COMPARE, DATA, HEADS } from "./texts.js";
 import { triangle } from "./weights.js";
+
+const MAX_LABEL = 200;
 
 /** The model without weights. Chooses what `state` leaves open, and keeps it in `model.state`. */
 export async function modelOf(store, runs, state) {
   const chosen = await choose(store, runs, state);
   const { history, index, opened } = chosen;
   const { comparison, problem } = await chooseComparison(store, runs, chosen);
-  if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.choice}` : "";
+  if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.value}` : "";
   const step = stepOf(history, index);
   const name = headName(opened, history.heads);
   const at = COMMON.step(stepText(step.step));
@@ -23,7 +26,7 @@ export async function modelOf(store, runs, state) {
     ...chosen, runs, comparison, problem, step, name,
     what: { step: at, head: name, run: runText(chosen.state.run, history, step) }[comparison?.kind],
     labels: history.labels,
-    losses: [null, ...step.losses], // of each token
+    losses: [null, ...step.losses], // one per token
     tokens: history.labels.length,
     view: chosen.state.view,
     title: titleOf(step, opened, history.heads),
@@ -53,8 +56,8 @@ export async function withWeights(store, model) {
   return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };
 }
 
-/** A step of a history, with the names and metrics that were measured when the run ended, if there are
-    any: they rest on more tokens. */
+/** A step of a history. If names and metrics were measured when the run ended, they replace those of
+    the step, because they are averages over more tokens. */
 function stepOf(history, index) {
   const { measured_tokens, measured_on, steps } = history;
   return { measured_tokens, measured_on, ...steps[index], ...steps[index].measured };
@@ -77,35 +80,36 @@ async function choose(store, runs, state) {
   return { state: { ...state, ...chosen }, history, index, opened, metric, kept };
 }
 
-/** What the model is compared with, {kind, choice, what, history, index, step, opened}, or null. `problem` is
+/** What the model is compared with, {kind, value, what, history, index, step, opened}, or null. `problem` is
     the reason if the comparison in the state is not possible. */
 async function chooseComparison(store, runs, { state, history, index, opened }) {
   const [kind] = state.compare.split(":", 1);
   const value = state.compare.slice(kind.length + 1);
   if (kind === "") return { comparison: null };
-  const found = { kind, choice: value, history, index, opened };
+  const comparison = { kind, value, history, index, opened };
   if (kind === "step") {
-    found.index = nearest(numbersOf(history.steps), Number(value) || 0);
-    found.choice = String(history.steps[found.index].step);
-    found.what = COMMON.step(stepText(history.steps[found.index].step));
+    comparison.index = nearest(numbersOf(history.steps), Number(value) || 0);
+    const { step } = history.steps[comparison.index];
+    comparison.value = String(step);
+    comparison.what = COMMON.step(stepText(step));
   } else if (kind === "head") {
-    found.opened = headNumber(value, history);
-    if (found.opened === null) return refuse(COMPARE.noHead(value));
-    if (found.opened === opened) return { comparison: null };
-    found.what = headName(found.opened, history.heads);
+    comparison.opened = headNumber(value, history);
+    if (comparison.opened === null) return refuse(COMPARE.noHead(value));
+    if (comparison.opened === opened) return { comparison: null };
+    comparison.what = headName(comparison.opened, history.heads);
   } else {
     const run = runs.find(({ name }) => name === value);
     if (!run) return refuse(COMPARE.noRun(value));
     const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
-    found.history = await store.history(run.name, tag);
-    const { labels, layers, heads, steps } = found.history;
+    comparison.history = await store.history(run.name, tag);
+    const { labels, layers, heads, steps } = comparison.history;
     if (layers !== history.layers || heads !== history.heads) return refuse(COMPARE.otherHeads(value));
     if (JSON.stringify(labels) !== JSON.stringify(history.labels)) return refuse(COMPARE.otherTokens(value));
-    found.index = nearest(numbersOf(steps), history.steps[index].step);
-    found.what = runText(value, found.history, steps[found.index]);
+    comparison.index = nearest(numbersOf(steps), history.steps[index].step);
+    comparison.what = runText(value, comparison.history, steps[comparison.index]);
   }
-  found.step = stepOf(found.history, found.index);
-  return { comparison: found };
+  comparison.step = stepOf(comparison.history, comparison.index);
+  return { comparison };
 }
 
 const numbersOf = (steps) => steps.map(({ step }) => step);
@@ -114,6 +118,72 @@ const refuse = (problem) => ({ comparison: null, problem });
 
 /** "train/loss 5.12": the last loss that was logged until this step, or "" if there is none. */
 function lossText(step, { name, steps, values }) {
-  const loss = values[steps.findLastIndex((each) => each <= step)];
+  const loss = values[steps.findLastIndex((logged) => logged <= step)];
   return typeof loss === "number" ? `${name} ${loss.toFixed(2)}` : "";
+}
+
+// ---- Predictions -------------------------------------------------------------------------------
+
+/** What the GPT predicts after a token at a step, or null if the data does not have it:
+    - `next`: the token whose probability is shown, and `follows`: whether it follows in the text.
+    - `likely`, `raised`: tokens {text, value, marked}. `value` is a probability, or for `raised` what
+      the head `opened` adds to the logit of the token. `marked` is true for `next`.
+    - `lens`: for each layer the most likely token, as above, with the probability of `next`.
+    - `pushes`: what each head adds to the logit of `next`. */
+async function predictionsOf(store, history, index, opened, token) {
+  const { layers, heads } = history;
+  const [labels, lens, most] = await Promise.all([
+    store.part(history, index, "labels"),
+    store.part(history, index, "lens"),
+    store.part(history, index, "raised", Math.floor(opened / heads)),
+  ]);
+  if (!lens) return null;
+  const places = lens.positions?.shape[0];
+  const place = shaped(lens, "positions", places).indexOf(token);
+  if (place < 0) return null;
+  const top = lens.tokens?.shape[2];
+  const texts = textsOf(labels);
+  const target = shaped(lens, "targets", places)[place];
+  const listed = (arrays, values, rows, row, count = top) => {
+    const tokens = shaped(arrays, "tokens", rows, places, top);
+    const numbers = shaped(arrays, values, rows, places, top);
+    return Array.from({ length: count }, (_, i) => {
+      const at = (row * places + place) * top + i;
+      return { text: textOf(texts, tokens[at]), value: numbers[at], marked: tokens[at] === target };
+    });
+  };
+  const next = textOf(texts, target);
+  const ofTarget = shaped(lens, "target_probabilities", layers + 1, places);
+  const pushes = shaped(lens, "target_pushes", layers, heads, places);
+  const likely = listed(lens, "probabilities", layers + 1, layers);
+  if (!likely.some(({ marked }) => marked)) {
+    likely.push({ text: next, value: ofTarget[layers * places + place], marked: true });
+  }
+  return {
+    next, likely,
+    follows: shaped(lens, "follows", places)[place] === 1,
+    lens: Array.from({ length: layers + 1 }, (_, row) => ({
+      ...listed(lens, "probabilities", layers + 1, row, 1)[0], next: ofTarget[row * places + place],
+    })),
+    pushes: Array.from({ length: layers * heads }, (_, head) => pushes[head * places + place]),
+    raised: most && listed(most, "pushes", heads, opened % heads).filter(({ value }) => value !== 0),
+  };
+}
+
+/** The labels of tokens, from their JSON list. */
+function textsOf(part) {
+  let texts;
+  try {
+    texts = JSON.parse(new TextDecoder().decode(part?.text?.data));
+  } catch {
+    throw damaged(DATA.labelsNotJson);
+  }
+  const valid = (text) => typeof text === "string" && text.length <= MAX_LABEL;
+  if (!Array.isArray(texts) || !texts.every(valid)) throw damaged(DATA.labelsNotTexts);
+  return texts;
+}
+
+function textOf(texts, token) {
+  if (token >= texts.length) throw damaged(DATA.unknownTokens);
+  return texts[token];
 }

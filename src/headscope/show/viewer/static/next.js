@@ -1,7 +1,7 @@
 // What the model predicts after the selected token: the most likely tokens, the logit lens, what each
 // head adds, and the probability of the token that follows over the steps.
 
-import { drawAxis, drawLine, fit, heightIn } from "./canvas.js";
+import { drawAxis, drawLine, heightIn, sizedInCss } from "./canvas.js";
 import { xsOf } from "./chart.js";
 import { card, explain, make, set } from "./dom.js";
 import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
@@ -27,8 +27,8 @@ export function addShare(parent, look, share) {
   bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
 }
 
-/** Shows rows {before, text, note, share, sign, marked, click} in `rows`: `share` is the length of the
-    bar. The focus stays on the row with the same text. */
+/** Shows rows {before, text, note, share, sign, marked, click} in the element `rows`. `share` is the
+    length of the bar. The focus stays on the row with the same text. */
 function list(rows, shown) {
   const focused = document.activeElement;
   const name = rows.contains(focused) ? focused.querySelector("bdi").textContent : null;
@@ -63,12 +63,12 @@ export function createNext(parent, actions) {
   const hint = make(section, "p", { class: "quiet" });
   const blocks = make(section, "div", { class: "blocks" });
   const block = (name, title = "") => {
-    const part = make(blocks, "div", { class: name });
-    const line = make(part, "h4");
+    const box = make(blocks, "div", { class: name });
+    const line = make(box, "h4");
     const heading = make(line, "span", {}, title);
     const more = make(line, "span", { class: "quiet" });
     explain(heading, TEXTS.about[name]);
-    return { part, heading, more, rows: make(part, "div", { class: "rows" }) };
+    return { box, heading, more, rows: make(box, "div", { class: "rows" }) };
   };
   const steps = block("steps", TEXTS.steps);
   const likely = block("likely", TEXTS.likely);
@@ -91,9 +91,9 @@ export function createNext(parent, actions) {
   function showSteps(model) {
     const { history, theme, step, kept } = model;
     const values = history.steps.map(({ next }) => next[kept] ?? null);
-    steps.part.hidden = history.steps.length < 2 || following(model) === undefined;
-    if (steps.part.hidden) return;
-    const context = fit(canvas, canvas.clientWidth, HEIGHT);
+    steps.box.hidden = history.steps.length < 2 || following(model) === undefined;
+    if (steps.box.hidden) return;
+    const context = sizedInCss(canvas, canvas.clientWidth, HEIGHT);
     const area = areaOf(model);
     const y = heightIn(area, [0, 1]);
     drawAxis(context, theme, area, y, [0, 0.5, 1], (share) => `${100 * share} %`);
@@ -120,7 +120,7 @@ export function createNext(parent, actions) {
   });
 
   return {
-    /** Shows what needs no further data. */
+    /** Shows what needs no weights and no predictions. */
     show(model) {
       current = model;
       const { kept, step, labels, comparison, at, name } = model;
@@ -155,7 +155,7 @@ export function createNext(parent, actions) {
       }));
       heads.heading.textContent = TEXTS.adds(next);
       listHeads(heads.rows, pushes, model.history.heads, model.opened, actions.open);
-      raised.part.hidden = !most?.length;
+      raised.box.hidden = !most?.length;
       list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
         before: marked ? "✓" : "", text, marked, ...signed(value, most[0].value),
       })));

@@ -9,10 +9,10 @@ const VIRIDIS = "440154471163481f71472d7b443a834046883b528b355d8d31688e2c728e287
 const RED_BLUE = "0530612166ac4393c392c5ded1e5f0f7f7f7fddbc7f4a582d6604db2182b67001f";
 const SHADES = 256;
 
-/** The shades between hexadecimal colours: as the numbers that the pixels of ImageData have if seen as
-    Uint32, and as a CSS gradient. */
+/** The shades between hexadecimal colours: `pixels` for a Uint32Array of the data of an image, and a CSS
+    `gradient`. */
 function shadesBetween(hexadecimals) {
-  const stops = hexadecimals.match(/.{6}/g).map((each) => `#${each}`);
+  const stops = hexadecimals.match(/.{6}/g).map((digits) => `#${digits}`);
   const pixels = Uint32Array.from({ length: SHADES }, (_, shade) => {
     const place = (shade / (SHADES - 1)) * (stops.length - 1);
     const left = Math.min(Math.floor(place), stops.length - 2);
@@ -45,7 +45,7 @@ export function differences(reach) {
   };
 }
 
-/** The smallest of 0.01, 0.02, 0.05, 0.1, ... that no absolute value exceeds. */
+/** The smallest of 0.01, 0.02, 0.05, 0.1, ..., 1 that is at least as large as all absolute values. */
 export function reachOf(values) {
   const most = values.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
   return [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((reach) => reach >= most) ?? 1;

@@ -1,7 +1,7 @@
-// The state that a URL carries. A missing entry means: choose for me.
+// The state of the viewer, which the URL contains. The viewer chooses the values of missing entries.
 
-/** The state of no URL. `step` null is the last step, `head` null the head that is furthest above the
-    threshold of its name. `compare` is "", or a kind (step, run, head) and its choice: "step:400". */
+/** The state without entries. `step` null is the last step, `head` null the head that is furthest above the
+    threshold of its name. `compare` is "", or a kind (step, run, head) and its value: "step:400". */
 export const EMPTY = Object.freeze({
   run: null, text: null, step: null, head: null, token: null, metric: null,
   view: "weights", compare: "",
@@ -42,8 +42,8 @@ export function toTexts(state) {
 
 const DELAY = 300; // ms; browsers limit how often a page may change its URL
 
-/** Keeps states in the part of a window's URL after "#", as name=value&name=value. Each name starts
-    with `prefix`, and all entries without it are left unchanged. `codec` makes texts of a state. */
+/** Keeps states in a window's URL after "#", as name=value&name=value. Each name starts with `prefix`,
+    and all entries without it are left unchanged. `codec` converts a state to texts and back. */
 export function createAddress(owner, prefix = "", codec = { fromTexts, toTexts }) {
   let timer = 0;
   let written = null;

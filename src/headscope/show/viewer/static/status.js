@@ -27,7 +27,7 @@ function write(says, model, pointed, top) {
       [place ? ", " : "", token(number), " ", scale.diverging ? change(value) : marked(name, weightText(value))]);
     return best.length > 0 ? best : TEXTS.nothing;
   };
-  const say = (parts) => says.replaceChildren(...parts.flat(Infinity));
+  const say = (words) => says.replaceChildren(...words.flat(Infinity));
   const { query, key } = pointed;
   if (query === undefined) say([TEXTS.point]);
   else if (pointed.token !== undefined) {

@@ -47,8 +47,8 @@ export function createStore(source) {
     return promise;
   }
 
-  /** The arrays of a part at a step: {name: {shape, data}}. The number of a part is that of its layer.
-      Null if there is no such part. A part without a key was left out. */
+  /** The arrays of a part at a step: {name: {shape, data}}. `number` is the layer, for a kind with a part
+      per layer. Null if there is no such part, or if it was left out, which has no key. */
   async function part(history, index, kind, number = 0) {
     const { layout, parts: keys } = history.steps[index];
     let first = 0;
@@ -96,25 +96,25 @@ export function createStore(source) {
     /** The thumbnails of all heads at a step: {side, bytes}, uint8 (2, heads, side, side). */
     async thumbnails(history, index) {
       const { layers, heads } = history;
-      const found = await part(history, index, "thumbnails");
-      const side = found?.maps?.shape[3];
-      return { side, bytes: shaped(found, "maps", 2, layers, heads, side, side) };
+      const arrays = await part(history, index, "thumbnails");
+      const side = arrays?.maps?.shape[3];
+      return { side, bytes: shaped(arrays, "maps", 2, layers, heads, side, side) };
     },
 
     /** The weights of one layer at a step: {rest, peak, codes}, or {exact}. */
     async layer(history, index, layer) {
       const { heads, labels: { length: tokens } } = history;
-      const found = await part(history, index, "weights", layer);
-      if (found?.exact) return { exact: shaped(found, "exact", heads, (tokens * (tokens + 1)) / 2) };
-      const [rest, peak] = ["rest", "peak"].map((name) => shaped(found, name, heads, tokens));
+      const arrays = await part(history, index, "weights", layer);
+      if (arrays?.exact) return { exact: shaped(arrays, "exact", heads, (tokens * (tokens + 1)) / 2) };
+      const [rest, peak] = ["rest", "peak"].map((name) => shaped(arrays, name, heads, tokens));
       const valid = (value) => value >= 0 && value <= 1.001;
       if (!rest.every(valid) || !peak.every(valid)) throw damaged(TEXTS.notWeights);
-      return { rest, peak, codes: shaped(found, "codes", heads, (tokens * (tokens - 1)) / 2) };
+      return { rest, peak, codes: shaped(arrays, "codes", heads, (tokens * (tokens - 1)) / 2) };
     },
   };
 }
 
-const product = (shape) => shape.reduce((size, each) => size * each, 1);
+const product = (shape) => shape.reduce((size, side) => size * side, 1);
 
 /** The arrays of the bytes of a part. */
 export function decode(bytes, arrays) {
@@ -128,8 +128,8 @@ export function decode(bytes, arrays) {
 }
 
 /** The data of an array of a part, which must have this shape. */
-export function shaped(found, name, ...shape) {
-  const array = found?.[name];
+export function shaped(arrays, name, ...shape) {
+  const array = arrays?.[name];
   if (!array || JSON.stringify(array.shape) !== JSON.stringify(shape)) throw damaged(TEXTS.wrongSize);
   return array.data;
 }
@@ -144,8 +144,8 @@ function half(bits) {
   return bits >> 15 ? -size : size;
 }
 
-/** A history that was fetched again. What did not change stays the same object, so that the viewer
-    need not build it again. */
+/** A history that was fetched again. If it, or its labels, did not change, returns the old object, so
+    that the viewer does not build its elements again. */
 function merged(old, fresh) {
   if (!old) return fresh;
   if (JSON.stringify(old) === JSON.stringify(fresh)) return old;

@@ -41,7 +41,7 @@ export async function render() {
     history: (run, text) => json("history", { run, text }),
     part: async (key) => (await get("part", { key })).body,
   });
-  // TensorBoard keeps entries p.<plugin>.<name> of the part of its URL after "#".
+  // TensorBoard keeps entries p.<plugin>.<name> in its URL after "#".
   const address = createAddress(outerWindow() ?? window, "p.headscope.");
   const viewer = createViewer(document.body, { store, address, title: COMMON.title });
   const ask = connect({
@@ -56,8 +56,8 @@ export async function render() {
   }, POLL);
 }
 
-/** Connects to TensorBoard, whose messages are as in its version 2.21. `listeners` are functions by message type. Returns `ask(type)`, which
-    sends a message and resolves to the answer. Without TensorBoard, no answer ever comes. */
+/** Connects to TensorBoard, with the messages of its version 2.21. `listeners` are functions by message type.
+    Returns `ask(type)`, which sends a message and resolves to the answer. Without TensorBoard, there is none. */
 export function connect(listeners) {
   const { port1: port, port2: theirs } = new MessageChannel();
   const waiting = new Map();

@@ -1,8 +1,8 @@
 // The text, coloured by weights: in one colour where the token looks, in another one who looks at it.
 
 import { card, make, write } from "./dom.js";
-import { shadesOf } from "./shades.js";
 import { TEXT as TEXTS } from "./texts.js";
+import { shadesOf } from "./weights.js";
 
 export function createText(parent, actions) {
   const section = card(parent, "text-card", TEXTS.title);
@@ -10,8 +10,8 @@ export function createText(parent, actions) {
   const box = make(section, "div", { class: "tokens", role: "group", "aria-label": TEXTS.tokens });
   let labels = null;
   let tokens = [];
-  const ends = []; // the last element of each token
-  const looks = []; // what each token shows
+  const ends = []; // the last elements of the tokens
+  const looks = []; // how the tokens look
   let reachable = 0; // the token that the Tab key reaches
 
   function build(model) {

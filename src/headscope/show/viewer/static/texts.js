@@ -1,5 +1,5 @@
-// All texts of the interface, in English, except the glossary. A function gets what stands inside a
-// sentence. It returns a text or, where parts have a look, a list of texts and elements.
+// All texts of the interface, in English, except the glossary. A function gets the words to insert into a
+// sentence. It returns a text or, if it gets elements, a list of texts and elements.
 
 export const LOCALE = "en";
 

@@ -1,13 +1,15 @@
 // The timeline: metrics, loss and names over the steps, and the cursor that everything else follows.
 
-import { fit, heightIn } from "./canvas.js";
-import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf, xsOf } from "./chart.js";
+import { heightIn, sizedInCss } from "./canvas.js";
+import {
+  drawLabelledLines, drawLoss, drawOtherLines, drawSteps, drawStrips, labelledHeads, markStrip, rangeOf, stripsOf,
+  xsOf,
+} from "./chart.js";
 import { explain, fill, make, own, set } from "./dom.js";
 import { HEAD_NAMES, METRICS } from "./glossary.js";
 import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
 import { headsOf } from "./state.js";
-import { drawStrips, markStrip, stripsOf } from "./strips.js";
 import { COMMON, TIMELINE as TEXTS } from "./texts.js";
 
 const [LINES, LOSS, AXIS, GAP] = [116, 28, 22, 16]; // heights in pixels
@@ -60,7 +62,7 @@ export function createTimeline(parent, actions) {
 
   function drawBase() {
     const { lines, loss, axis, strips, height } = areas();
-    const context = fit(base, chart.clientWidth, height);
+    const context = sizedInCss(base, chart.clientWidth, height);
     drawOtherLines(context, current, lines);
     drawLoss(context, current, loss);
     drawSteps(context, current, axis);
@@ -70,7 +72,7 @@ export function createTimeline(parent, actions) {
 
   function drawTop() {
     const { lines, strips, height } = areas();
-    const context = fit(top, chart.clientWidth, height);
+    const context = sizedInCss(top, chart.clientWidth, height);
     drawLabelledLines(context, current, lines);
     markStrip(context, current, strips);
   }

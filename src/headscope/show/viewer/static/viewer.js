@@ -21,17 +21,17 @@ const REST = 100; // ms without an action until the neighbours of the cursor are
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
     in `place` if it is given. Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
-    both change parts of the state, and `refresh` also fetches the runs and the histories again. */
+    both change entries of the state, and `refresh` also fetches the runs and the histories again. */
 export function createViewer(root, { store, address, title, place, viewChanged = () => {} }) {
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
-  let model = null; // what the panels show, perhaps still without its weights
-  let complete = null; // the model whose weights the panels show
   let theme = null;
   let hovered = null; // what is at the pointer: a {token}, or a cell {query, key}
-  let turn = 0; // counts the renderings that were started
-  let shown = 0; // the newest of them that was shown without its weights
-  let painted = 0; // the newest of them that was finished
+  // A rendering has a number. It shows its model, loads the weights, and paints them. Several can be on
+  // their way, and an older one never replaces what a newer one has put on the screen.
+  let newest = 0; // the rendering that started last
+  let shown = { rendering: 0, model: null }; // whose model the panels show; it is null after an error
+  let painted = { rendering: 0, model: null }; // whose weights they show; null if these could not be loaded
 
   // ---- Elements ----------------------------------------------------------------------------------
 
@@ -62,8 +62,8 @@ export function createViewer(root, { store, address, title, place, viewChanged =
 
   // ---- Actions -----------------------------------------------------------------------------------
 
-  function change(part) {
-    state = { ...state, ...part };
+  function change(changes) {
+    state = { ...state, ...changes };
     render();
   }
 
@@ -72,18 +72,16 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   /** Moves the cursor, and opens a head if it is given. */
-  function move(index, head = model.opened) {
-    const last = model.history.steps.length - 1;
+  function move(index, head = shown.model.opened) {
+    const { steps, heads } = shown.model.history;
+    const last = steps.length - 1;
     if (index < 0 || index > last) return;
     // At the last step, the cursor follows a run that is still training.
-    change({
-      step: index === last ? null : model.history.steps[index].step,
-      head: headName(head, model.history.heads),
-    });
+    change({ step: index === last ? null : steps[index].step, head: headName(head, heads) });
   }
 
   function open(head) {
-    change({ head: headName(head, model.history.heads) });
+    change({ head: headName(head, shown.model.history.heads) });
     // In a narrow window, the opened head is below the heads.
     if (!place && opened.getBoundingClientRect().top > 0.5 * innerHeight) opened.scrollIntoView();
   }
@@ -93,11 +91,12 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   const showPointed = oncePerFrame(() => {
-    if (!complete || complete.labels !== model?.labels) return; // the weights are on their way
-    const { token, query = token, key = token } = hovered ?? { token: model.kept ?? undefined };
+    const { model } = painted;
+    if (!model || model.labels !== shown.model?.labels) return; // the weights are on their way
+    const { token, query = token, key = token } = hovered ?? { token: shown.model.kept ?? undefined };
     const pointed = { token, query, key };
-    for (const panel of [text, map, lines]) panel.point(pointed, complete);
-    describe(says, complete, pointed);
+    for (const panel of [text, map, lines]) panel.point(pointed, model);
+    describe(says, model, pointed);
   });
 
   function point(what) {
@@ -106,12 +105,12 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !model) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !shown.model) return;
     if (event.target.closest?.("select, input, textarea")) return;
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (by && model.history.steps.length > 1) {
+    if (by && shown.model.history.steps.length > 1) {
       event.preventDefault();
-      move(model.index + by);
+      move(shown.model.index + by);
     } else if (event.key === "Escape") {
       hovered = null;
       change({ token: null });
@@ -126,48 +125,32 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   }
 
   async function render() {
-    turn += 1;
-    const mine = turn;
+    newest += 1;
+    const rendering = newest;
+    const isNewest = () => rendering === newest;
     delete document.documentElement.dataset.ready;
     try {
       if (runs.length === 0) throw new DataError(TEXTS.noRuns);
       bar.showRuns(runs, state);
-      await renderModel(mine);
+      const model = { ...(await modelOf(store, runs, state)), theme };
+      if (rendering > shown.rendering) {
+        if (isNewest()) state = model.state;
+        show(rendering, model);
+        await loadAndPaint(rendering, model, isNewest);
+      }
     } catch (error) {
-      if (mine === turn) {
+      if (isNewest()) {
         main.hidden = true;
-        model = complete = null;
+        shown = painted = { rendering, model: null };
         say(error.message);
       }
     }
-    if (mine === turn) document.documentElement.dataset.ready = "1";
-  }
-
-  async function renderModel(mine) {
-    const next = { ...(await modelOf(store, runs, state)), theme };
-    if (mine < shown) return; // a newer rendering was faster
-    shown = mine;
-    if (mine === turn) state = next.state;
-    show(next);
-    let weights = null;
-    try {
-      weights = await withWeights(store, next);
-    } catch (error) {
-      if (mine === turn) say(error.message); // other steps may be fine
-    }
-    if (mine < painted || !model) return;
-    [painted, complete] = [mine, weights];
-    main.classList.toggle("without-weights", !weights);
-    if (!weights) return;
-    for (const panel of [grid, predicted, map, lines]) panel.paint(complete);
-    write(here, onThisText(complete));
-    showPointed();
-    setTimeout(() => { if (mine === turn) prefetch(weights); }, REST);
+    if (isNewest()) document.documentElement.dataset.ready = "1";
   }
 
   /** Shows everything that needs no weights. */
-  function show(next) {
-    const { history, step, tokens, comparison, problem } = next;
+  function show(rendering, model) {
+    const { history, step, tokens, comparison, problem } = model;
     main.hidden = false;
     main.classList.toggle("one-step", history.steps.length < 2);
     main.style.setProperty("--heads", history.heads);
@@ -175,16 +158,33 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     size.textContent = TEXTS.size({ ...history, tokens, measured: step.measured_tokens, measuredOn: step.measured_on,
                                     steps: history.name ? 0 : history.steps.length });
     const two = comparison?.kind === "head";
-    openedHead(next.name, step, next.opened);
+    openedHead(model.name, step, model.opened);
     otherHead(comparison?.what, two ? step : null, comparison?.opened);
-    moment.replaceChildren(next.at);
-    make(moment, "span", { class: "loss" }, [next.loss, next.without].map((each) => each && ` · ${each}`).join(""));
+    moment.replaceChildren(model.at);
+    const losses = [model.loss, model.without].filter(Boolean).map((loss) => ` · ${loss}`);
+    make(moment, "span", { class: "loss" }, losses.join(""));
     if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.what}`);
-    for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(next);
-    bar.show(next);
+    for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(model);
+    bar.show(model);
     address.write(state);
-    model = next;
+    shown = { rendering, model };
     viewChanged(state);
+  }
+
+  /** Loads the weights of a model, and shows everything that needs them. */
+  async function loadAndPaint(rendering, model, isNewest) {
+    const complete = await withWeights(store, model).catch((error) => {
+      if (isNewest()) say(error.message); // other steps may be fine
+      return null;
+    });
+    if (rendering < painted.rendering) return;
+    painted = { rendering, model: complete };
+    main.classList.toggle("without-weights", !complete);
+    if (!complete) return;
+    for (const panel of [grid, predicted, map, lines]) panel.paint(complete);
+    write(here, onThisText(complete));
+    showPointed();
+    setTimeout(() => { if (isNewest()) prefetch(complete); }, REST);
   }
 
   /** Loads the data of the neighbours of the cursor. */
@@ -195,8 +195,8 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     Promise.allSettled(steps.flatMap((next) => [store.thumbnails(history, next), store.layer(history, next, layer)]));
   }
 
-  async function refresh(part = {}) {
-    state = { ...state, ...part };
+  async function refresh(changes = {}) {
+    state = { ...state, ...changes };
     try {
       runs = await store.runs();
       store.reload();
@@ -210,7 +210,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
 
   watchTheme(() => {
     theme = readTheme();
-    if (model) render();
+    if (shown.model) render();
   });
   address.onChange((changed) => change(changed));
   new ResizeObserver(oncePerFrame(() => {
@@ -221,15 +221,15 @@ export function createViewer(root, { store, address, title, place, viewChanged =
 
 /** A place in the headline for a head, its name and its score. Returns a function that shows them. */
 function createHead(heading, word) {
-  const part = make(heading, "span", {}, word);
+  const box = make(heading, "span", {}, word);
   const [head, name, score] = ["", "", "score"].map((look) => {
-    const element = make(part, "span", { class: look, dir: "auto" });
-    part.append(" ");
+    const element = make(box, "span", { class: look, dir: "auto" });
+    box.append(" ");
     return element;
   });
   return (text, step, number) => {
-    part.hidden = step === null;
-    if (part.hidden) return;
+    box.hidden = step === null;
+    if (box.hidden) return;
     head.textContent = text;
     name.textContent = nameOf(step, number);
     explain(name, definitionOf(step.names[number]) + (step.uncertain[number] ? ` ${TEXTS.uncertain}` : ""));

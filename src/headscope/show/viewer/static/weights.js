@@ -1,5 +1,5 @@
-// The weights of one head as a triangle: a Float32Array in which the weight of query q on key k, with
-// k <= q, has the index q (q + 1) / 2 + k.
+// The weights of one head as a triangle, and the colours that they give to tokens. A triangle is a
+// Float32Array in which the weight of query q on key k, with k <= q, has the index q (q + 1) / 2 + k.
 
 export const at = (query, key) => (query * (query + 1)) / 2 + key;
 
@@ -51,4 +51,25 @@ export function received(values, tokens) {
     for (let key = 0; key <= query; key++) sums[key] += values[place++];
   }
   return sums.map((sum) => sum / tokens);
+}
+
+/** The tints of all tokens, {back, text} or null, in the text and beside the lines. `looks` shows where the
+    token at the pointer looks, and `looked` who looks at it. While the pointer is at no token, `looked`
+    shows the share of all attention that goes to each token. */
+export function shadesOf({ tokens, values, scale, reach, theme: { tints } }, { query: token }) {
+  const looks = new Array(tokens).fill(null);
+  const looked = new Array(tokens).fill(null);
+  const shade = (value, own) => {
+    const list = !scale.diverging ? own : value > 0 ? tints.more : tints.less;
+    const strength = scale.diverging ? Math.min(1, Math.abs(value) / reach) : Math.sqrt(value);
+    const level = Math.round(strength * (list.length - 1));
+    return level > 0 ? list[level] : null;
+  };
+  if (token === undefined) {
+    received(values, tokens).forEach((value, key) => { looked[key] = shade(value, tints.looked); });
+    return { looks, looked };
+  }
+  for (const [key, value] of row(values, token)) looks[key] = shade(value, tints.looks);
+  for (const [query, value] of column(values, token, tokens)) looked[query] = shade(value, tints.looked);
+  return { looks, looked };
 }

@@ -3,17 +3,15 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
-from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 from headscope.training.build import Run, build
 
@@ -23,50 +21,26 @@ def built(config: TrainConfig, folder: Path) -> Run:
     return build(config, folder=folder, console=Console(quiet=True))
 
 
-def bare_loop(
-    config: TrainConfig, *, theirs: Callable[[GPT], nn.Module] | None = None
-) -> "BareLoop":
-    """The plain training loop of the run that `config` describes.
-
-    If `theirs` is given, it converts the headscope model to a model of another library, and the
-    loop trains the converted model. The output of the converted model must have an attribute
-    `logits`, as in transformers.
-    """
-    with TemporaryDirectory() as folder:
-        run = built(config, Path(folder))
-    device = run.trainer.strategy.root_device
-    run.trainer.precision_plugin.convert_module(run.model)
-    ours = run.model.to(device).train()
-    if theirs is None:
-        return BareLoop(run, ours, ours)
-    model = theirs(ours)
-    return BareLoop(run, model, lambda tokens: model(tokens).logits)
-
-
 class BareLoop:
-    """Trains `model` with the batches, optimizer, schedule, gradient clipping and precision of
-    `run`. `logits` computes the model's logits from a batch of tokens."""
+    """Trains the model of the run that `config` describes, with its batches, optimizer, schedule,
+    gradient clipping and precision."""
 
-    def __init__(self, run: Run, model: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, config: TrainConfig) -> None:
+        with TemporaryDirectory() as folder:
+            run = built(config, Path(folder))
         self.device = run.trainer.strategy.root_device
-        self.model = model
-        self.logits = logits
+        run.trainer.precision_plugin.convert_module(run.model)
+        self.model = run.model.to(self.device).train()
         self.optimizer = run.module.make_optimizer(self.model)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.schedule = run.module.schedule
-        self.clip = run.config.trainer.gradient_clip or math.inf
+        self.clip = config.trainer.gradient_clip or math.inf
         self.precision = run.trainer.precision_plugin.forward_context
-        self.steps = enumerate(
-            TrainingBatches(
-                run.data.store.train,
-                block_size=run.config.model.block_size,
-                batch_size=run.config.trainer.batch_size,
-                seed=run.config.seed,
-            )
-        )
+        sizes = {"block_size": config.model.block_size, "batch_size": config.trainer.batch_size}
+        self.steps = enumerate(TrainingBatches(run.data.store.train, **sizes, seed=config.seed))
         self.losses: list[float] = []
         if run.module.compile_model:
-            model.compile()
+            self.model.compile()
 
     def run(self, count: int) -> float:
         """Runs `count` steps and returns the mean milliseconds per step."""
@@ -76,7 +50,7 @@ class BareLoop:
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * self.schedule(step)
             with self.precision():
-                loss = next_token_loss(self.logits(inputs.to(self.device)), targets.to(self.device))
+                loss = next_token_loss(self.model(inputs.to(self.device)), targets.to(self.device))
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             self.optimizer.step()

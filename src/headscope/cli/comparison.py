@@ -1,4 +1,5 @@
-"""Measures the quality, size and speed of the runs of a comparison, and shows the results."""
+"""Measures the quality, size and speed of the runs of a comparison, and shows the results. All
+choices have the same other settings and the same seeds."""
 
 import json
 import statistics
@@ -7,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from headscope import trained
-from headscope.cli.comparison.bare_loop import bare_loop
-from headscope.cli.comparison.charts import choice_chart, length_chart
-from headscope.cli.comparison.sweep import SweepRun
-from headscope.cli.comparison.tables import print_table, write_csv
+from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
+from headscope.cli.bare_loop import BareLoop
+from headscope.cli.sweeps import SweepRun, print_table, write_csv
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, write_atomically
 from headscope.nn import cache_bytes_per_token
@@ -78,10 +81,9 @@ def check_same_text(runs: Sequence[SweepRun]) -> None:
         entry = checkpoint.read(run.last).data
         text = json.dumps([entry["config"]["data"], entry["config"]["tokenizer"]])
         if stores.setdefault(text, entry["store"]) != entry["store"]:
-            raise UserError(
-                f"{run.folder} was trained on another text than the runs before it: a file of the "
-                "text has changed; start a new comparison with another name="
-            )
+            problem = f"{run.folder} was trained on another text than the runs before it"
+            advice = "start a new comparison with another name="
+            raise UserError(f"{problem}: a file of the text has changed; {advice}")
 
 
 def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
@@ -99,8 +101,7 @@ def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
 
 
 def kept(file: Path, conditions: Any, measure: Callable[[], Any]) -> Any:
-    """The result in a JSON file, if it was measured under these conditions. Otherwise, measures and
-    writes it."""
+    """The result in a JSON file, or if it has other conditions, a new one, which is written."""
     stored = read_json(file)
     if not isinstance(stored, dict) or stored.get("conditions") != conditions:
         stored = {"conditions": conditions, "result": measure()}
@@ -114,11 +115,11 @@ def bits_per_byte_at_lengths(
     """Bits per byte of a run at each of `block_sizes` that its position encoding supports."""
 
     def measure() -> dict[str, float]:
-        loaded = trained.load(run.last, device=checkpoint.pick_device("auto"))
+        loaded = trained.load(run.last, device="auto")
         text = validation_text(loaded.corpus(), loaded.tokenizer)
         sizes: Any = {"batch_size": EVALUATION_BATCH, "block_sizes": block_sizes}
-        found = evaluate_lengths(loaded, text, **sizes)
-        lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in found}
+        losses = evaluate_lengths(loaded, text, **sizes)
+        lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in losses}
         values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
         print(f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}")
         return {f"bits_per_byte_at_{size}": bits for size, bits in lengths.items() if bits}
@@ -138,23 +139,21 @@ def measure_speed(
     conditions = [list(runs), rounds, device_name(device), torch.__version__]
 
     def measure() -> dict[str, dict[str, float]]:
-        steps: dict[str, list[float]] = {name: [] for name in runs}
-        sampling: dict[str, list[float]] = {name: [] for name in runs}
+        figures: dict[str, dict[str, list[float]]] = {
+            name: {"step_ms": [], "sampled_tokens_per_second": []} for name in runs
+        }
         configs = {name: checkpoint.read(run.last).config for name, run in runs.items()}
         for number in range(rounds):
             print(f"timing round {number + 1} of {rounds}", flush=True)
             for name, run in runs.items():
                 configs[name].trainer.compile = False
-                loop = bare_loop(configs[name])
+                loop = BareLoop(configs[name])
                 loop.run(WARMUP_STEPS)
-                steps[name].append(loop.run(TIMED_STEPS))
-                sampling[name].append(sampling_speed(run))
+                figures[name]["step_ms"].append(loop.run(TIMED_STEPS))
+                figures[name]["sampled_tokens_per_second"].append(sampling_speed(run))
         return {
-            name: {
-                "step_ms": statistics.median(steps[name]),
-                "sampled_tokens_per_second": statistics.median(sampling[name]),
-            }
-            for name in runs
+            name: {key: statistics.median(values) for key, values in measured.items()}
+            for name, measured in figures.items()
         }
 
     return kept(folder / "speed.json", conditions, measure) if rounds else {}
@@ -162,12 +161,72 @@ def measure_speed(
 
 def sampling_speed(run: SweepRun) -> float:
     """Tokens per second when sampling one text of `block_size` tokens."""
-    loaded = trained.load(run.last, device=checkpoint.pick_device("auto"))
+    loaded = trained.load(run.last, device="auto")
+    prompts, count = [[loaded.tokenizer.first_token()]], loaded.model.block_size - 1
     started = time.perf_counter()
-    tokens = generate_tokens(
-        loaded.model,
-        [[loaded.tokenizer.first_token()]],
-        max_new_tokens=loaded.model.block_size - 1,
-        seeds=[1],
-    )
+    tokens = generate_tokens(loaded.model, prompts, max_new_tokens=count, seeds=[1])
     return len(list(tokens)) / (time.perf_counter() - started)
+
+
+def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
+    """A chart of the bits per byte of each choice, with the first choice at the top. If all choices
+    were timed, a second panel shows the time of a training step.
+
+    Each row has the keys `choice` and `bits_per_byte`, one key `seed_<n>` for each seed, and
+    optionally the key `step_ms`.
+    """
+    timed = all("step_ms" in row for row in rows)
+    figure = Figure(figsize=(10 if timed else 6.5, 1.4 + 0.36 * len(rows)), layout="constrained")
+    panels = figure.subplots(1, 2 if timed else 1, squeeze=False, sharey=True)[0]
+    positions = range(len(rows))
+    beside: Any = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
+    for position, row in enumerate(rows):
+        seeds = [value for key, value in row.items() if key.startswith("seed_")]
+        mean = row["bits_per_byte"]
+        panels[0].plot(seeds, [position] * len(seeds), "o", color=BLUE, alpha=0.45, markersize=6)
+        panels[0].plot(mean, position, "|", color=BLUE, markersize=20, mew=2.5)
+        panels[0].annotate(f"{mean:.3f}", (max(seeds), position), **beside)
+    panels[0].set_yticks(positions, [row["choice"] for row in rows])
+    panels[0].invert_yaxis()
+    panels[0].margins(x=0.16)
+    panels[0].set_xlabel("bits per byte on the validation split (lower is better)")
+    panels[0].set_title("Loss: dots are seeds, bars are means", fontsize=11)
+    if timed:
+        bars = panels[1].barh(positions, [row["step_ms"] for row in rows], color=GREY, height=0.6)
+        panels[1].bar_label(bars, fmt="%.3g", padding=4)
+        panels[1].margins(x=0.12)
+        panels[1].set_xlabel("milliseconds per training step (median, lower is better)")
+        panels[1].set_title("Speed", fontsize=11)
+    for panel in panels:
+        plain_axes(panel)
+    return figure
+
+
+def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> Figure:
+    """A chart of bits per byte at several context lengths, for one seed. Each choice has one line.
+
+    Each row has the key `choice`, and one key `bits_per_byte_at_<length>` for each context length
+    that the choice's position encoding supports.
+    """
+    figure = Figure(figsize=(8.5, 5), layout="constrained")
+    panel = figure.subplots()
+    lines: list[Line2D] = []
+    for number, row in enumerate(rows):
+        supported = [size for size in block_sizes if f"bits_per_byte_at_{size}" in row]
+        if not supported:
+            continue
+        values = [row[f"bits_per_byte_at_{size}"] for size in supported]
+        limit = "" if supported == list(block_sizes) else f" (at most {max(supported)})"
+        style: Any = {"color": COLOURS[number % len(COLOURS)], "label": row["choice"] + limit}
+        style |= {"linestyle": ["-", "--"][number // len(COLOURS) % 2]}
+        lines += panel.plot(supported, values, **style, marker="osD^vP*X<>ph"[number % 12])
+    # Sort by the last value, so that the legend has the same order as the right ends of the lines.
+    lines.sort(key=lambda line: np.asarray(line.get_ydata())[-1], reverse=True)
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(block_sizes, [str(size) for size in block_sizes])
+    panel.minorticks_off()
+    panel.set_xlabel("context length in tokens")
+    panel.set_ylabel("bits per byte on the validation split, one seed (lower is better)")
+    panel.legend(handles=lines, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plain_axes(panel)
+    return figure

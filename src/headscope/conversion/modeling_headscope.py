@@ -53,8 +53,7 @@ class HeadscopeConfig(PretrainedConfig):
 
 
 def build_gpt(config: Any, **changes: Any) -> GPT:
-    """The model that the `HeadscopeConfig` describes, with untrained weights. `changes` are keys
-    with other values."""
+    """The untrained model that a `HeadscopeConfig` with these `changes` of its keys describes."""
     keys = {key: value for key, value in config.model.items() if key != "_target_"}
     for key, value in keys.items():
         if isinstance(value, dict):
@@ -150,8 +149,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         tokens = input_ids if order is None else input_ids.gather(1, order)
         attentions = None
         if output_attentions:
-            found = capture_blocks(self.model, tokens)
-            hidden, attentions = found.residual[-1], tuple(found.weights)
+            captured = capture_blocks(self.model, tokens)
+            hidden, attentions = captured.residual[-1], tuple(captured.weights)
         elif cache is None:
             hidden = self.model.hidden(tokens)
         else:  # of the cached tokens, only the number counts
