@@ -57,6 +57,7 @@ def parts_switched_off(
         yield names, x
 
 
+@torch.no_grad()
 def without_parts(
     model: GPT,
     tokens: Tensor,
@@ -64,9 +65,9 @@ def without_parts(
     position: int,
     token: int,
     by: By = "mean",
-) -> Iterator[Decider]:
+) -> Iterator[list[Decider]]:
     """The probability of `token` after the token at `position`, without each part of the model in
-    turn, layer by layer. The arguments are those of `parts_switched_off`."""
+    turn. Yields a list for each layer. The arguments are those of `parts_switched_off`."""
 
     def probabilities(x: Tensor) -> list[float]:
         logits = model.unembed(x[:, position : position + 1])[:, 0]
@@ -74,5 +75,7 @@ def without_parts(
 
     [probability] = probabilities(forward_pass.residual[-1])
     for names, x in parts_switched_off(model, tokens, forward_pass, by):
-        for name, without in zip(names, probabilities(x), strict=True):
-            yield {"part": name, "probability": probability, "without": without}
+        yield [
+            {"part": name, "probability": probability, "without": without}
+            for name, without in zip(names, probabilities(x), strict=True)
+        ]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -135,9 +136,10 @@ class Reading(Activations):
             raise UserError(f"by={by!r}: choose mean or zero")
         position = self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
-        tokens = self.tokens[None]
-        rows = without_parts(self.model, tokens, self.forward_pass, position, wanted, by)
-        return sorted(rows, key=lambda row: row["without"])
+        layers = without_parts(
+            self.model, self.tokens[None], self.forward_pass, position, wanted, by
+        )
+        return sorted(chain.from_iterable(layers), key=lambda row: row["without"])
 
     @torch.no_grad()
     def writes(self, head: str, position: int = -1, *, count: int = 10) -> HeadWrites:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from headscope.analysis.deciders import without_parts
 from headscope.analysis.head_outputs import (
     MAX_BATCH,
     head_outputs,
@@ -18,7 +19,7 @@ from headscope.analysis.patching import LogitDifference
 from headscope.errors import UserError
 from headscope.nn.checks import token_ids
 from headscope.nn.loss import check_finite
-from headscope.show.explore.protocol import Patch, Write
+from headscope.show.explore.protocol import Deciders, Patch, Write
 from headscope.show.explore.reader import Reader, Switches, encode, top
 from headscope.trained.generation import check_sampling
 from headscope.trained.generation.choose_token import check_chosen, choose_tokens, uniform_numbers
@@ -60,6 +61,26 @@ class Explorer(Reader):
             yield chosen.named(token, text=text, probability=probability)
             if token == loaded.tokenizer.end_of_text:
                 return
+
+    @torch.no_grad()
+    def deciders(self, request: Deciders) -> Iterator[dict[str, Any]]:
+        """Yields an entry for each layer, with its `rows`: the probability of the token `target`,
+        by default the most likely one, with and without each part of the layer. Raises UserError if
+        the request does not fit the model."""
+        chosen, text, reading = self.forward(request)
+        model, position, target = reading.model, reading.position(request.position), request.target
+        if target is None:
+            target = int(model.unembed(reading.residual[-1, position : position + 1]).argmax())
+        token_ids([target], model.vocab_size)
+        switches = Switches(model, request, text.tokens)
+        tokens = reading.tokens[None]
+        layers = without_parts(
+            model, tokens, reading.forward_pass, position, target, request.by
+        )
+        for _ in model.blocks:
+            with switches.on():  # only during each step, as in `write`
+                rows = next(layers)
+            yield {"target": chosen.named(target), "rows": rows}
 
     @torch.no_grad()
     def patch(self, request: Patch) -> dict[str, Any]:

@@ -4,6 +4,7 @@ them."""
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from headscope.analysis.deciders import By
 from headscope.config.parse import Count, NonNegative, Positive, parse
 from headscope.errors import UserError
 
@@ -53,6 +54,15 @@ class Read(Reading, Sampling):
 
 
 @dataclass(kw_only=True)
+class Deciders(Reading):
+    """The token `target` after the token at `position`, without each part of the model."""
+
+    position: int = -1
+    target: Count | None = None
+    by: By = "mean"
+
+
+@dataclass(kw_only=True)
 class Write(Reading, Sampling):
     max_new_tokens: Annotated[int, 0, MAX_NEW_TOKENS] = 60
     seed: Count = 0
@@ -89,6 +99,7 @@ REQUESTS: dict[str, type] = {
     "open": Open,
     "read": Read,
     "write": Write,
+    "deciders": Deciders,
     "patch": Patch,
     "export": Export,
 }

@@ -5,7 +5,7 @@ computes, because the models are not thread-safe.
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,6 +76,8 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
     worker = Worker()
     answers: dict[str, Callable[[Any], dict[str, Any]]]
     answers = {"open": explorer.open, "read": explorer.read, "patch": explorer.patch}
+    streams: dict[str, Callable[[Any], Iterator[dict[str, Any]]]]
+    streams = {"write": explorer.write, "deciders": explorer.deciders}
 
     async def answer(request: Request) -> Response:
         name, asked = await parsed(request)
@@ -87,9 +89,9 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
         disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(text, media_type=content_type, headers=disposition)
 
-    async def write(request: Request) -> Response:
-        _, asked = await parsed(request)
-        steps = explorer.write(asked)
+    async def stream(request: Request) -> Response:
+        name, asked = await parsed(request)
+        steps = streams[name](asked)
         first = await worker.run(request, lambda: next(steps, None))  # an error has a status
 
         async def events() -> AsyncIterator[str]:
@@ -134,7 +136,7 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
 
     routes = [
         *(Route(f"/v1/{name}", answer, methods=["POST"]) for name in answers),
-        Route("/v1/write", write, methods=["POST"]),
+        *(Route(f"/v1/{name}", stream, methods=["POST"]) for name in streams),
         Route("/v1/export", exported, methods=["POST"]),
         Mount("/viewer", StaticFiles(directory=VIEWER)),
         Mount("/", StaticFiles(directory=STATIC, html=True)),

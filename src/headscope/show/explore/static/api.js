@@ -3,12 +3,14 @@
 import { DataError, answered } from "./viewer/store.js";
 import { EXPLORE } from "./viewer/texts.js";
 
+const STREAMS = ["write", "deciders"]; // answered by events, one after another
+
 const token = new URLSearchParams(location.search).get("token");
 
 function post(name, request, signal) {
   const headers = { "Content-Type": "application/json" };
   // Without it, jupyter-server-proxy forwards a stream only at its end.
-  if (name === "write") headers.Accept = "text/event-stream";
+  if (STREAMS.includes(name)) headers.Accept = "text/event-stream";
   if (token) headers.Authorization = `Bearer ${token}`;
   const sent = { method: "POST", headers, body: JSON.stringify(request), signal };
   return answered(fetch(`v1/${name}`, sent), EXPLORE);
@@ -23,20 +25,24 @@ export const api = {
   export: (request) => post("export", request),
 
   /** Yields one entry for each token that the model writes. */
-  async* write(request, signal) {
-    const response = await post("write", request, signal);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (let next = await reader.read(); !next.done; next = await reader.read()) {
-      const events = (text + next.value).split("\n\n");
-      text = events.pop();
-      for (const event of events) {
-        const [, kind, data] = /^(?:event: (\w+)\n)?data: (.*)$/.exec(event);
-        if (kind === "end") return;
-        if (kind === "error") throw new DataError(JSON.parse(data).error);
-        yield JSON.parse(data);
-      }
-    }
-    throw new DataError(EXPLORE.noAnswer);
-  },
+  write: (request, signal) => events("write", request, signal),
+  /** Yields one entry for each layer: a token's probability without its parts. */
+  deciders: (request, signal) => events("deciders", request, signal),
 };
+
+async function* events(name, request, signal) {
+  const response = await post(name, request, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let next = await reader.read(); !next.done; next = await reader.read()) {
+    const complete = (text + next.value).split("\n\n");
+    text = complete.pop();
+    for (const event of complete) {
+      const [, kind, data] = /^(?:event: (\w+)\n)?data: (.*)$/.exec(event);
+      if (kind === "end") return;
+      if (kind === "error") throw new DataError(JSON.parse(data).error);
+      yield JSON.parse(data);
+    }
+  }
+  throw new DataError(EXPLORE.noAnswer);
+}
