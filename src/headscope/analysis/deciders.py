@@ -1,5 +1,5 @@
-"""Which heads and feed-forward networks decide a prediction. Each of them is switched off alone, and
-all layers after it are computed again: its total effect on one text (Vig 2020).
+"""Which heads and feed-forward networks decide a prediction. Each of them is switched off alone,
+and all layers after it are computed again: its total effect on one text (Vig 2020).
 
 `direct_effects` has the part of this effect that no later layer passes on.
 

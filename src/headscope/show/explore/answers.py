@@ -74,9 +74,7 @@ class Explorer(Reader):
         token_ids([target], model.vocab_size)
         switches = Switches(model, request, text.tokens)
         tokens = reading.tokens[None]
-        layers = without_parts(
-            model, tokens, reading.forward_pass, position, target, request.by
-        )
+        layers = without_parts(model, tokens, reading.forward_pass, position, target, request.by)
         for _ in model.blocks:
             with switches.on():  # only during each step, as in `write`
                 rows = next(layers)

@@ -4,6 +4,7 @@ import { EMPTY, codec, samplingOf, switchesOf } from "./address.js";
 import { api } from "./api.js";
 import { createBars } from "./bars.js";
 import { make } from "./viewer/dom.js";
+import { createDeciders } from "./deciders.js";
 import { createEditor } from "./editor.js";
 import { createModels } from "./models.js";
 import { createPatch } from "./patch.js";
@@ -15,13 +16,17 @@ import { createViewer } from "./viewer/viewer.js";
 import { createWriting } from "./writing.js";
 
 const address = createAddress(window, "x.", codec);
+let chosen = true; // whether the person has chosen the opened head
 const viewAddress = createAddress(window, "v.", {
-  fromTexts, toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null }),
+  fromTexts,
+  toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
 const abouts = new Map(); // promises of the descriptions of models
 let state = address.read();
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
+chosen = view.head !== null;
+let suggested = null; // the head that was opened because it decides
 let main = null; // the reading that is shown
 let reference = null; // a second reading to compare `main` with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
@@ -39,12 +44,14 @@ const writing = createWriting({
   now, change, settled, shown: () => ({ main, reference }),
   say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
 });
-const actions = { ...writing, now, change, open: (head) => viewer.change({ head }) };
+const actions = { ...writing, now, change, suggest, open: (head) => viewer.change({ head }) };
 const top = make(null, "div", { class: "explore" });
 const models = createModels(top, actions);
 const left = make(top, "div", { class: "left" });
 const editor = createEditor(left, actions);
-const bars = createBars(make(top, "div", { class: "right" }), actions);
+const right = make(top, "div", { class: "right" });
+const bars = createBars(right, actions);
+const deciders = createDeciders(right, actions);
 const store = createStore({
   runs: async () => readings().map(({ name, answer }) => runOf(name, "text", answer.history)),
   history: async (run) => readings().find(({ name }) => name === run).answer.history,
@@ -202,6 +209,7 @@ function show(newest, other) {
   models.show(state, main);
   bars.show(state, main, reference);
   switches.show(state, main, reference, view.head);
+  deciders.show(main);
   patch.show(state, main, view);
   const [shape, otherShape] = readings().map(({ answer }) => runOf("", "", answer.history).shapes[0]);
   const comparable = shape === otherShape;
@@ -221,11 +229,19 @@ function nameReadings(first, second) {
   if (second.name === first.name) second.name += ` (${TEXTS.compared})`;
 }
 
+/** Opens the head that decides, unless the person has chosen one. */
+function suggest(head) {
+  if (chosen || !head) return;
+  suggested = head;
+  viewer.change({ head });
+}
+
 /** The viewer has another state: the user may have selected another token or head. */
 function viewChanged(changed) {
   const before = view;
   view = changed;
   if (changed.head !== before.head) {
+    chosen ||= before.head !== null && changed.head !== suggested;
     switches.show(state, main, reference, changed.head);
     patch.show(state, main, view);
     if (!main.asked.layers.includes(layerOf(changed.head))) update(); // what heads of its layer raise

@@ -219,6 +219,15 @@ export const EXPLORE = {
     count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
     `reads ${count(block, "token")}`, `knows ${count(size, "token")}`, path].join(" · "),
 
+  deciders: "Which part decides",
+  decidersOf: (token) => ["Which part decides “", token, "”"],
+  askingDeciders: "Each head and each feed-forward network is switched off alone: its output becomes its mean over "
+    + "this text.",
+  aboutDeciders: "The probability with all parts (grey), and without this part. Click a head to open it.",
+  findDeciders: "Find out",
+  falls: (before, after) => `${before} → ${after}`,
+  nobodyDecides: "Without any single part, the probability falls by less than 1 %.",
+
   switches: "Switch heads",
   aboutSwitches: "Click a head to choose it. Off replaces its output by zero, mean by its mean over this text.",
   wayOf: (head) => `Head ${head}`,
