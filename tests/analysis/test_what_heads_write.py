@@ -153,6 +153,41 @@ def test_gradients_reach_the_weights_and_the_parts(loaded):
     assert change == pytest.approx((by_head[0, 0] * step).sum().item(), rel=0.1, abs=1e-4)
 
 
+@pytest.mark.parametrize("by", ["mean", "zero"])
+def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
+    model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
+    rows = reading.deciders(-2, by=by)
+    assert rows == sorted(rows, key=lambda row: row["without"])
+    likely = reading.logits[-2].softmax(-1)
+    probability, token = likely.max(-1)
+
+    def replaced(output, heads=1, head=0):
+        parts = output.unflatten(-1, (heads, -1)).clone()
+        parts[..., head, :] = parts[..., head, :].mean(1, keepdim=True) if by == "mean" else 0
+        return parts.flatten(-2)
+
+    def without(hook):
+        with hook:
+            return float(model(tokens)[0, -2].softmax(-1)[token])
+
+    def without_head(attention, head):
+        heads, out_proj = attention.heads, attention.out_proj
+        return without(
+            out_proj.register_forward_pre_hook(lambda part, read: replaced(read[0], heads, head))
+        )
+
+    expected = {}
+    for layer, block in enumerate(model.blocks):
+        for head in range(block.attention.heads):
+            expected[f"L{layer}H{head}"] = without_head(block.attention, head)
+        if network := block.feed_forward:
+            hook = network.register_forward_hook(lambda part, read, out: replaced(out))
+            expected[f"L{layer} feed-forward"] = without(hook)
+    assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
+    for row in rows:
+        assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
+
+
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):
     model, tokens = loaded.model, tokens_of(loaded)
     found, blocks = loaded.read(TEXT).lens, model.blocks
