@@ -153,7 +153,7 @@ training/muon.py
 # the optimizer state of another model is loaded
 - if keys and (state.keys() != keys or others):
 + if False:
-> training/test_training_state.py
+> training/test_resume.py::test_a_training_state_that_does_not_fit_is_refused_and_each_step_starts_without_gradients
 show/explore/answers.py
 # heads stay switched between two steps of writing
 -             with torch.no_grad(), switches.on():
