@@ -152,22 +152,7 @@ def test_an_own_attention_is_used_everywhere_and_never_imported_from_a_checkpoin
     assert not Path("out").exists()
 
 
-ON_THE_COMMAND_LINE = {
-    "my_attention": "model.attention._target_=my_attention.SlidingWindow +model.attention.window=8",
-    "my_position": "model.position._target_=my_position.Recency ~model.position.base "
-    "~model.position.interleaved +model.position.slope=0.3",
-    "my_norm": "model.norm._target_=my_norm.DynamicTanh ~model.norm.eps",
-    "my_training": "optimizer._target_=my_training.SignSGD ~optimizer.matrix_lr "
-    "~optimizer.momentum ~optimizer.weight_decay ~optimizer.beta1 ~optimizer.beta2",
-    "my_schedule": "schedule._target_=my_schedule.InverseSqrt ~schedule.cooldown "
-    "~schedule.warmup_steps ~schedule.final_fraction",
-    "my_tokenizer": "tokenizer=bpe tokenizer._target_=my_tokenizer.Words ~tokenizer.vocab_size "
-    "~tokenizer.sample_megabytes +tokenizer.most=40",
-    "my_text": "data=repeats data._target_=my_text.Sums ~data.alphabet ~data.min_length "
-    "~data.max_length ~data.min_copies ~data.max_copies ~data.characters ~data.seed "
-    "+data.lines=500",
-}
-FROM_A_FILE = {
+PARTS = {
     "my_attention": "model/attention=window",
     "my_position": "model/position=recency",
     "my_norm": "model/norm=layer model.norm._target_=torch.nn.LayerNorm",
@@ -180,15 +165,12 @@ TO_OPEN = ("my_attention", "my_position", "my_norm", "my_tokenizer")
 
 
 @pytest.mark.usefixtures("pictures_not_drawn")
-@pytest.mark.parametrize("way", [ON_THE_COMMAND_LINE, FROM_A_FILE], ids=["words", "file"])
-def test_all_parts_train_together_and_are_loaded_and_resumed(way: dict[str, str], script: Script):
+def test_all_parts_train_together_and_are_loaded_and_resumed(script: Script):
     tiny = [word for word in TRAIN if not word.startswith(("tokenizer", "data."))]
-    words = " ".join(way.values()).split()
+    words = " ".join(PARTS.values()).split()
     said = script("train", *tiny, *words, RUN)
     assert said.code == 0, said.err
-    named = {file: f"{file}.py" for file in FILES}
-    if way is FROM_A_FILE:
-        named["my_norm"] = "torch.nn"
+    named = {file: f"{file}.py" for file in FILES} | {"my_norm": "torch.nn"}
     [sampling] = re.findall(r"sample.py.*parts=\[(\S+)\]", said.out)
     to_open = [named[file] for file in TO_OPEN]
     assert {*sampling.split(",")} == {*to_open}

@@ -1,8 +1,6 @@
 """--help and docs/configuration.md show all choices, keys and comments in conf/."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,29 +52,6 @@ def test_every_choice_and_its_keys_have_comments() -> None:
         assert heading(file)
         for key in keys_of(file) if group != "experiment" else []:
             assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name
-
-
-def test_help_follows_the_choices_of_the_command_line() -> None:
-    text = help_text("train", ["model=modern", "model/attention=grouped_query", "model.layers=7"])
-    for line in (
-        r"model=modern, or gpt, gpt2\nThe GPT with newer parts: normalized queries and keys, .*",
-        r"  model\.layers=7 +transformer blocks",
-        r"  model\.kv_heads=2 +key/value heads per layer; .*",
-        r"model/position=rotary, or alibi, .*(\n    .*)?\nRoPE: .*",
-        r"  model\.attention\.qk_norm=true +apply RMSNorm to .*",
-    ):
-        assert re.search(f"^{line}$", text, re.MULTILINE), line
-
-
-@pytest.mark.slow
-def test_help_does_not_import_torch() -> None:
-    """Importing torch takes longer than all the rest of --help."""
-    code = (
-        "import runpy, sys; sys.argv = ['train.py', '--help']\n"
-        f"runpy.run_path({str(ROOT / 'scripts' / 'train.py')!r}, run_name='__main__')\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_the_configuration_page_is_up_to_date() -> None:

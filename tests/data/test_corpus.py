@@ -130,18 +130,6 @@ def test_a_dataset_gives_the_column_and_the_slices_of_splits_that_were_asked_for
     assert texts(halves) == (DOCUMENTS[:12], DOCUMENTS[20:])
 
 
-def test_a_row_of_a_dataset_without_text_is_no_document(tmp_path):
-    chat, none = ({"messages": value} for value in ([{"role": "user", "content": "Hello"}], None))
-    some, most = (
-        Hub(name=str(write(tmp_path / name, {"a.jsonl": jsonl(rows)})), column="messages")
-        for name, rows in (("some", [chat, chat, none, chat]), ("most", [chat, none, none]))
-    )
-    assert texts(some) == (["user:\nHello"] * 2, ["user:\nHello"])
-    assert [*some.left_out.values()] == [(1, 4)]
-    with refused("data.column=messages: 2 of 3 rows of", "(train)", "another column"):
-        texts(most)
-
-
 FORMATS = ["text", "csv", "json", "parquet", "arrow", "imagefolder"]
 
 

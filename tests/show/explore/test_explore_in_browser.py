@@ -294,15 +294,6 @@ def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) 
     assert (page.labels, page.likely, page.text(".loss-change")) == shown
 
 
-def test_undo_takes_back_one_action(page: ExplorePage, model: Any) -> None:
-    page.switch(1, "zero")
-    page.click(page.one("summary"))
-    page.type(OTHER, ".patch-card textarea")
-    page.press("Undo")
-    assert page.one(".patch-card textarea").get_attribute("value") == ""
-    assert len(page.all(".switches-card .chip")) == 1
-
-
 def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     page: ExplorePage, addresses: Any, folders: Any
 ) -> None:

@@ -97,10 +97,3 @@ def test_mistakes_are_told_in_one_line(script, run):
         assert said.err.startswith("Error: ")
         assert advice in said.err
         assert not (run / "analysis").exists()
-
-
-@not_drawn
-def test_a_text_that_is_the_name_of_a_file_is_analyzed_but_the_file_is_mentioned(analyze):
-    Path("my notes.txt").write_text("other")
-    said = analyze("text=my notes.txt")
-    assert "to analyze this file: text=- < 'my notes.txt'" in said.err

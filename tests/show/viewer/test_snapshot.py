@@ -1,24 +1,18 @@
 """The laws of snapshots: how exact the stored weights are, how large a snapshot can be, and that
 the page decodes what Python encodes."""
 
-import base64
 import json
-import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from viewer_data import causal, decoded, predictions, snapshot
 
 from headscope.errors import UserError
 from headscope.show.viewer import snapshot as module
 from headscope.show.viewer.history import read_header
-from headscope.show.viewer.page import STATIC
 from headscope.show.viewer.snapshot import (
     LABEL_CHARACTERS,
     THUMBNAIL,
@@ -207,84 +201,3 @@ def test_more_labels_than_16_bits_can_count_have_indices_of_32_bits():
     parts = read(made(weights, predictions=given, vocabulary=labels))
     assert json.loads(parts["labels"][0]["text"].tobytes()) == labels
     np.testing.assert_array_equal(parts["raised"][0]["tokens"], second.astype("<u4"), strict=True)
-
-
-DECODE = """
-import { readFileSync } from "node:fs";
-import { inflateSync } from "node:zlib";
-import { decode } from "./store.js";
-const { kinds, parts } = JSON.parse(readFileSync(0, "utf-8"));
-const decoded = ({ name, count, arrays }) => [name, parts.splice(0, count).map((part) => part
-  && Object.entries(decode(new Uint8Array(inflateSync(Buffer.from(part, "base64"))), arrays)).map(
-    ([name, { shape, data }]) =>
-      [name, shape, Buffer.from(Float64Array.from(data).buffer).toString("base64")]))];
-process.stdout.write(JSON.stringify(kinds.map(decoded)));
-"""
-"""Prints all arrays of a snapshot as float64, which has all numbers of the other types."""
-
-
-@pytest.fixture(scope="module")
-def decode(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """`decoded` of viewer_data, by the code of the page."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node on PATH")
-    folder = tmp_path_factory.mktemp("modules") / "static"
-    shutil.copytree(STATIC, folder)
-    (folder / "package.json").write_text('{"type": "module"}')
-    (folder / "decode.js").write_text(DECODE)
-
-    def decode(header: Mapping[str, Any], parts: Sequence[bytes | None]) -> dict[str, Any]:
-        sent = [part and base64.b64encode(part).decode() for part in parts]
-        text = json.dumps({"kinds": header["parts"], "parts": sent}).encode()
-        command = [node, str(folder / "decode.js")]
-        answer = json.loads(subprocess.run(command, input=text, stdout=-1, check=True).stdout)
-        return {
-            kind: [
-                part
-                and {
-                    name: np.frombuffer(base64.b64decode(data), "<f8").reshape(shape)
-                    for name, shape, data in part
-                }
-                for part in found
-            ]
-            for kind, found in answer
-        }
-
-    return decode
-
-
-def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    assert [*found] == [*expected]
-    for kind, parts in expected.items():
-        for part, wanted in zip(found[kind], parts, strict=True):
-            assert (part and [*part]) == (wanted and [*wanted])
-            for name in wanted or ():
-                with np.errstate(invalid="ignore"):  # signaling NaN
-                    expected = wanted[name].astype("<f8")
-                np.testing.assert_array_equal(part[name], expected, strict=True)
-
-
-SIZES = st.integers(1, 3)
-LAYERS = st.sets(st.integers(0, 2))
-
-
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(SIZES, SIZES, st.integers(1, 30), st.integers(1, 20), LAYERS, st.none() | LAYERS, st.data())
-def test_the_page_decodes_what_python_encodes(
-    decode, layers, heads, tokens, vocabulary, raised, exact, data
-):
-    """Weights in codes or exact, with or without predictions, at all positions or only some."""
-    weights = causal(np.random.default_rng(tokens).random((layers, heads, tokens, tokens)) + 1e-6)
-    found = predictions(layers, heads, tokens, vocabulary, listed=min(5, vocabulary))
-    found = replace(found, raised={n: each for n, each in found.raised.items() if n in raised})
-    made = snapshot(
-        weights,
-        ["a"] * tokens,
-        0,
-        predictions=data.draw(st.sampled_from([found, None])),
-        vocabulary=[f"é{number}" for number in range(vocabulary)],
-        exact=exact and sorted(exact),
-    )
-    assert_same(decode(made.header, made.parts), decoded(made.header, made.parts))
