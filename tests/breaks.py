@@ -96,7 +96,7 @@ analysis/head_statistics.py
 # the ablation is not in the page
 - {**(more_metrics or {}), **self.metrics}
 + {**self.metrics}
-> show/report/test_report_numbers.py::test_the_event_file_shows_the_report_in_the_tab
+> show/report/test_report.py::test_the_event_file_shows_the_report_in_the_tab
 analysis/direct_effects.py
 # LayerNorm's subtraction of the mean is forgotten
 - matrix = matrix - matrix.mean(dim=-1, keepdim=True)
