@@ -207,21 +207,6 @@ def test_a_resumed_run_of_an_own_optimizer_is_that_of_an_uninterrupted_one(scrip
     assert summary("part")["val_loss"] == summary("whole")["val_loss"]
 
 
-@pytest.mark.slow
-def test_two_tokenizers_with_equal_attributes_have_two_stores(script: Script):
-    source = Path("my_tokenizer.py").read_text()
-    Path("my_tokenizer.py").write_text(f"{source}\n\nclass Other(Words):\n    pass\n")
-    words = [word for word in TRAIN if not word.startswith("tokenizer")]
-    for name in ("Words", "Other"):
-        own = [f"tokenizer._target_=my_tokenizer.{name}", "tokenizer.most=40"]
-        run = f"hydra.run.dir=outputs/{name}"
-        assert script("train", *words, "tokenizer=words", *own, run).code == 0
-        shutil.rmtree("data")
-    for name in ("Words", "Other"):
-        assert script("train", *words, f"init_from=outputs/{name}").code == 0
-    assert len([path for path in Path("data").iterdir() if path.is_dir()]) == 2
-
-
 ATTRIBUTES = [{}, {"vocab_size": "9"}, {"vocab_size": 9.0}, {"end_of_text": 99}, {"encode": 1}]
 ATTRIBUTES += [{"vocab_size": 10**12}, {"end_of_text": -1}, {"token_bytes": "x"}]
 

@@ -14,20 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from headscope.data.corpus import LONGEST, PIECE, Sotu, TinyShakespeare, hold_out, pieces
+from headscope.data.corpus import LONGEST, PIECE, Sotu, TinyShakespeare, pieces
 from headscope.data.hub import Hub
 from headscope.data.tokenizer import bpe, byte, char
-
-
-def test_every_tenth_document_is_held_out_and_documents_are_read_one_ahead():
-    for count in range(1, 25):
-        source = iter(range(1, count + 1))
-        held_out = []
-        for split, item in hold_out(source):
-            assert source.__length_hint__() >= count - item - 1
-            held_out += [item] * (split == "validation")
-        assert held_out == ([count] if count < 10 else list(range(10, count + 1, 10)))
-
 
 # --- pieces ---
 

@@ -281,19 +281,6 @@ def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, fo
         assert "minus" in page.text(".moment")
 
 
-def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) -> None:
-    page.switch(1, "half")
-    page.press("▶ Write")
-    time.sleep(3)
-    page.ready()
-    shown = page.labels, page.likely, page.text(".loss-change")
-    address = page.browser.current_url
-    page.browser.get("about:blank")
-    page.browser.get(address)
-    page.ready()
-    assert (page.labels, page.likely, page.text(".loss-change")) == shown
-
-
 def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     page: ExplorePage, addresses: Any, folders: Any
 ) -> None:

@@ -14,7 +14,6 @@ import torch
 from checkpoint_files import configuration, content, opened, save
 from PIL import Image
 from tab_runs import in_process
-from viewer_data import Elements
 
 import headscope
 from benchmarks.glossary import metrics, tables
@@ -24,7 +23,6 @@ from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
-from headscope.show.viewer.snapshot import compact_json, max_bytes
 from headscope.trained.evaluation import validation_text
 
 not_drawn = pytest.mark.usefixtures("pictures_not_drawn")
@@ -244,20 +242,6 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
         analyze(f"checkpoint={moment}", "windows=3", "output_dir=alone")
         alone += [{"step": str(step), **row} for row in rows_of(Path("alone/heads.csv"))]
     assert history == alone
-
-
-@not_drawn
-def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch):
-    loaded = headscope.load(run)
-    labels = compact_json(loaded.tokenizer.vocabulary_labels()).encode()
-    size = max_bytes(layers=2, heads=4, tokens=5, vocab_size=257, label_bytes=len(labels))
-    monkeypatch.setattr("headscope.analysis.page.MAX_BYTES", size)
-    said = analyze("text=abcdefgh")
-    assert "attention.html has the first 5 of 8 tokens" in said.err
-    [shown] = Elements((run / "analysis" / "attention.html").read_text("utf-8")).data["runs"]
-    reading = loaded.read("abcde")
-    assert shown["history"]["labels"] == [*"abcde"]
-    assert shown["history"]["loss"]["values"] == pytest.approx([reading.loss()], rel=1e-5)
 
 
 @not_drawn
