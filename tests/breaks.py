@@ -189,7 +189,7 @@ show/viewer/static/model.js
 # the lens shows the probabilities of the layer after
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
-> show/viewer/test_page_predictions.py::test_the_numbers_are_those_of_the_data
+> show/viewer/test_page_in_browser.py::test_the_numbers_are_those_of_the_data
 show/viewer/static/viewer.css
 # the opened head is below the timeline and the heads
 - main, .overview { display: grid;

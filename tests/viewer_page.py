@@ -66,8 +66,8 @@ class Page:
         """Waits until everything is drawn."""
         self.browser.execute_async_script(READY)
 
-    def resize(self, width: int, scale: int = 1) -> None:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": scale, "mobile": width < 500}
+    def resize(self, width: int) -> None:
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def all(self, selector: str) -> list[Any]:
@@ -127,12 +127,6 @@ class Page:
     def chosen(self, label: str) -> str:
         """What is selected in a list."""
         return self.one(f"select[aria-label='{label}']").get_attribute("value")
-
-    def set_scheme(self, *scheme: str) -> None:
-        """The theme of the system: light, dark or neither. Everything is drawn again."""
-        features = [{"name": "prefers-color-scheme", "value": each} for each in scheme]
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        self.ready()
 
     def assert_cells(
         self,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from composing import SCRIPTS, composed
+from composing import CHOICES, ROOT_OF, SCRIPTS, composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -218,14 +218,6 @@ def test_a_reader_that_ends_and_a_closed_stream_are_no_bug(how: str, tmp_path: P
 
 # --- --help ---
 
-# All other groups belong to train.
-SCRIPT_OF = {"suite": "benchmark", "compare": "compare", "thresholds": "analyze"}
-CHOICES = sorted(
-    (file.parent.relative_to(CONF).as_posix(), file.stem)
-    for file in CONF.glob("*/**/*.yaml")
-    if not file.is_relative_to(CONF / "hydra")
-)
-
 
 def test_help_shows_the_usage_of_a_script(script: Script) -> None:
     said = script("train", "--help")
@@ -238,7 +230,7 @@ def test_help_shows_the_usage_of_a_script(script: Script) -> None:
 def test_help_lists_every_choice(name: str) -> None:
     _, _, text = help_text(name, []).partition("as composed from")
     for group, option in CHOICES:
-        if SCRIPT_OF.get(group, name) == name:
+        if ROOT_OF.get(group, name) == name:
             [line] = re.findall(rf"^{group}=.*(?:\n    .*)*", text, re.MULTILINE)
             assert option in re.split(r"[\s,=]+", line)
 
