@@ -17,7 +17,7 @@ from composing import CHOICES, ROOT_OF, SCRIPTS, composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from running import ROOT, SMALL, Script
+from running import ROOT, SMALL
 
 import headscope
 from benchmarks.configuration_page import ROOTS, comment_elsewhere, page
@@ -217,13 +217,6 @@ def test_a_reader_that_ends_and_a_closed_stream_are_no_bug(how: str, tmp_path: P
 
 
 # --- --help ---
-
-
-def test_help_shows_the_usage_of_a_script(script: Script) -> None:
-    said = script("train", "--help")
-    assert said.code == 0
-    assert re.search(r"^  python .*scripts/train\.py", said.out, re.M)
-    assert not any(Path().iterdir())
 
 
 @pytest.mark.parametrize("name", ["train", "benchmark", "compare"])

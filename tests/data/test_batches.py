@@ -9,8 +9,7 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections import Counter
-from itertools import islice, permutations
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -185,11 +184,6 @@ def test_every_number_has_one_place_also_alone(size, key, data):
     assert sorted(together.tolist()) == list(range(size))
     place = data.draw(st.integers(0, size - 1))
     assert shuffle(size, key)(np.array([[place]])).tolist() == [[together[place]]]
-
-
-def test_every_order_is_as_likely():
-    orders = Counter(tuple(shuffle(4, key)(np.arange(4)).tolist()) for key in range(3000))
-    assert strays(np.array([orders[order] for order in permutations(range(4))])) < 5
 
 
 @pytest.mark.parametrize("size", [2**20, 10**9, 2**40 + 5])

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_files import configuration, content, opened, save
-from PIL import Image
 from tab_runs import in_process
 
 import headscope
@@ -25,7 +24,7 @@ from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
 from headscope.trained.evaluation import validation_text
 
-not_drawn = pytest.mark.usefixtures("pictures_not_drawn")
+pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
 TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
 NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
@@ -91,7 +90,6 @@ def close(rows, name, values, rtol=1e-4, atol=1e-6):
     torch.testing.assert_close(column(rows, name), values.flatten(), rtol=rtol, atol=atol)
 
 
-@not_drawn
 def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     ablate = ("ablation=true", "gradients=true", "ablation_windows=5", "replace_by=mean")
     said = analyze(f"text={TEXT}", *ablate, *PATCH, 'patch.answers=["\'", ","]', "patch.position=7")
@@ -188,7 +186,6 @@ def check_ablation(heads, loaded, about):
     assert about == {"replace_by": "mean", "windows": 5, "loss": loss}
 
 
-@not_drawn
 def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
     Path("text.txt").write_text("ab" * 400)
     tokenizer = bpe(["ab" * 50], vocab_size=258)
@@ -201,7 +198,6 @@ def test_a_bit_is_per_byte_and_not_per_token(analyze, run):
     torch.testing.assert_close(column(rows, "bits_per_byte_change"), bits, rtol=1e-4, atol=1e-9)
 
 
-@not_drawn
 def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on(analyze, run):
     analyze("ablation=true", "gradients=true", "text=We the people")
     report = run / "analysis"
@@ -229,7 +225,6 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
 
 
-@not_drawn
 @pytest.mark.slow
 def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     moments = moments_of(run)
@@ -244,7 +239,6 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     assert history == alone
 
 
-@not_drawn
 def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     first, middle, last = moments_of(run)
     words = ("text=We the", "output_dir=report", "tensorboard=true", "ablation=true")
@@ -269,18 +263,6 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
 # --- its files ---
 
 
-@pytest.mark.slow
-def test_every_picture_has_its_two_files_and_is_not_blank(analyze):
-    analyze("text=We the", "output_dir=a report")
-    names = {file.stem for file in Path("a report").glob("*.png")}
-    assert names == {file.stem for file in Path("a report").glob("*.svg")}
-    assert len(names) == 5
-    for file in Path("a report").glob("*.png"):
-        pixels = np.asarray(Image.open(file).convert("RGB")).reshape(-1, 3)
-        assert len(np.unique(pixels, axis=0)) > 20, file.name
-
-
-@not_drawn
 def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(analyze, run):
     def names():
         return {file.name for file in report.iterdir()}
@@ -300,7 +282,6 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(a
     assert not any("tfevents" in name for name in names())
 
 
-@not_drawn
 def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, run):
     Path("mine").mkdir()
     mine = [Path("mine", name) for name in ("heads.csv", "thesis.txt", "thesis.png")]
@@ -320,7 +301,6 @@ def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, r
     assert Path("text.txt").exists()
 
 
-@not_drawn
 def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monkeypatch):
     def killed(self, stream, format):
         raise MemoryError

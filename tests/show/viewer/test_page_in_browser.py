@@ -94,25 +94,6 @@ def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
         assert found == [SHOWN[query], SHOWN[key]]
 
 
-RECORD = """window.written = [];
-const fill = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-  window.written.push(text);
-  fill.call(this, text, ...place);
-};"""
-
-
-def test_the_timeline_gives_the_values_at_the_cursor(page):
-    history = small_run()["history"]
-    page.select("metric of the timeline", "entropy")
-    page.script(RECORD)
-    page.leave()
-    page.press(Keys.ARROW_LEFT)
-    written = page.script("return window.written")
-    for head, value in enumerate(history["steps"][2]["metrics"]["entropy"]):
-        assert f"L{head // HEADS}H{head % HEADS} {value:.2f}" in written
-
-
 def test_a_click_or_enter_keeps_a_token_while_heads_and_steps_change_until_escape(page):
     page.script("document.querySelector('.tokens [data-token]').focus()")
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
