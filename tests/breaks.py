@@ -122,7 +122,7 @@ trained/evaluation.py
 # evaluation counts all tokens
 - targets = counted_targets(inputs, targets, text.answers)
 + targets = counted_targets(inputs, targets, None)
-> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated.py::test_the_losses_of_sums_count_only_answers
 trained/checkpoint/file.py
 # a checkpoint executes the file that it names
 -             return parse(TrainConfig, plain, composed=False)
@@ -138,7 +138,7 @@ training/module.py
 # the answers of each batch of a step are averaged, and then the batches
 - loss = self.objective.loss(*batch, counted)
 + loss = self.objective.loss(*batch, counted and (batch[1] != IGNORED).sum())
-> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated.py::test_the_losses_of_sums_count_only_answers
 training/callbacks/saving.py
 # a process stops although the others have received no signal
 - number, save = self._largest(self.signals.requested, int(late))

@@ -120,6 +120,12 @@ class Page:
     def open_head(self, number: int) -> None:
         self.click(self.all(".grid button")[number])
 
+    def compare_head(self, number: int) -> None:
+        """Clicks a head with the shift key held down."""
+        shift = webdriver.ActionChains(self.browser).key_down(Keys.SHIFT)
+        shift.click(self.all(".grid button")[number]).key_up(Keys.SHIFT).perform()
+        self.ready()
+
     def select(self, label: str, value: str) -> None:
         support_ui.Select(self.one(f"select[aria-label='{label}']")).select_by_value(value)
         self.ready()

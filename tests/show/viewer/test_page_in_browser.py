@@ -17,7 +17,6 @@ from viewer_page import (
     Page,
     percent,
     small_run,
-    webdriver,
 )
 
 from headscope.show.viewer.page import attention_page
@@ -178,9 +177,7 @@ def test_a_head_is_compared_with_another_step_run_or_head(page):
     assert_compared(page, WEIGHTS[0, 0], weights_at(10, 1000, WEIGHTS)[0, 0])
     page.select("compare with", "run:run b")
     assert_compared(page, WEIGHTS[0, 0], WEIGHTS[0, 2])
-    shift = webdriver.ActionChains(page.browser).key_down(Keys.SHIFT)
-    shift.click(page.all(".grid button")[4]).key_up(Keys.SHIFT).perform()
-    page.ready()
+    page.compare_head(4)
     assert page.chosen("compare with") == "head:L1H1"
     [other] = page.all(".grid .other")
     assert other.get_attribute("aria-label").startswith("L1H1 ")
