@@ -238,22 +238,6 @@ def test_an_attention_has_its_own_heads_unless_told_otherwise(line, heads, kv_he
 
 
 @pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("single_head model.heads=8", "^model.heads=8"),
-        ("multi_head model.kv_heads=2", "^model.kv_heads=2"),
-        ("grouped_query model.kv_heads=3", "kv_heads=3"),
-        ("grouped_query model.kv_heads=null", "kv_heads"),
-        ("multi_head model.attention.scale=0", "^model.attention.scale=0"),
-        ("multi_head model.norm.eps=0", "^model.norm.eps=0"),
-    ],
-)
-def test_what_an_attention_cannot_have_is_refused_before_a_run(line, named):
-    with pytest.raises(UserError, match=named):
-        built(f"model/attention={line}")
-
-
-@pytest.mark.parametrize(
     ("line", "scaled"),
     [
         *(("learned", False), ("sinusoidal", True), ("digits", True)),
