@@ -96,7 +96,7 @@ analysis/head_statistics.py
 # the ablation is not in the page
 - {**(more_metrics or {}), **self.metrics}
 + {**self.metrics}
-> show/report/test_report_numbers.py::test_the_event_file_shows_the_report_in_the_tab
+> show/report/test_report.py::test_the_event_file_shows_the_report_in_the_tab
 analysis/direct_effects.py
 # LayerNorm's subtraction of the mean is forgotten
 - matrix = matrix - matrix.mean(dim=-1, keepdim=True)
@@ -122,7 +122,7 @@ trained/evaluation.py
 # evaluation counts all tokens
 - targets = counted_targets(inputs, targets, text.answers)
 + targets = counted_targets(inputs, targets, None)
-> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated.py::test_the_losses_of_sums_count_only_answers
 trained/checkpoint/file.py
 # a checkpoint executes the file that it names
 -             return parse(TrainConfig, plain, composed=False)
@@ -138,7 +138,7 @@ training/module.py
 # the answers of each batch of a step are averaged, and then the batches
 - loss = self.objective.loss(*batch, counted)
 + loss = self.objective.loss(*batch, counted and (batch[1] != IGNORED).sum())
-> data/test_generated_answers.py::test_the_losses_of_sums_count_only_answers
+> data/test_generated.py::test_the_losses_of_sums_count_only_answers
 training/callbacks/saving.py
 # a process stops although the others have received no signal
 - number, save = self._largest(self.signals.requested, int(late))
@@ -189,7 +189,7 @@ show/viewer/static/model.js
 # the lens shows the probabilities of the layer after
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
-> show/viewer/test_page_predictions.py::test_the_numbers_are_those_of_the_data
+> show/viewer/test_page_in_browser.py::test_the_numbers_are_those_of_the_data
 show/viewer/static/viewer.css
 # the opened head is below the timeline and the heads
 - main, .overview { display: grid;

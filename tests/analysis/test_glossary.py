@@ -11,7 +11,7 @@ JAVASCRIPT = "src/headscope/show/viewer/static/glossary.js"
 
 
 def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
-    """tests/show/report/test_report_numbers.py compares the metrics with those of a report."""
+    """tests/show/report/test_report.py compares the metrics with those of a report."""
     names = head_names()
     assert list(names) == [*NARROW.values(), *BROAD.values(), GLOBAL, MIXED, NONE]
     assert all(text.endswith(".") for text in [*metrics().values(), *names.values()])

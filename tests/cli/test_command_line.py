@@ -1,4 +1,5 @@
-"""Words of the command line have the meaning that a user expects."""
+"""Words of the command line have the meaning that a user expects, and --help and
+docs/configuration.md show all choices, keys and comments in conf/."""
 
 import importlib.util
 import itertools
@@ -12,14 +13,18 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from composing import SCRIPTS, composed
+from composing import CHOICES, ROOT_OF, SCRIPTS, composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from running import ROOT, SMALL
 
 import headscope
+from benchmarks.configuration_page import ROOTS, comment_elsewhere, page
+from benchmarks.configuration_page import keys_of as keys_in
 from benchmarks.schemas import SUITES
+from headscope.cli.conf import CONF
+from headscope.cli.help import heading, help_text, sections_of
 from headscope.cli.texts import LISTS_OF_TEXTS, TEXTS, quoted
 from headscope.cli.words import implied_data
 from headscope.config.messages import alternatives
@@ -209,3 +214,39 @@ def test_a_reader_that_ends_and_a_closed_stream_are_no_bug(how: str, tmp_path: P
         assert b"Traceback" not in done.stderr
         assert b"BrokenPipe" not in done.stderr
     headscope.load(tmp_path / "run/checkpoints/best.safetensors")
+
+
+# --- --help ---
+
+
+@pytest.mark.parametrize("name", ["train", "benchmark", "compare"])
+def test_help_lists_every_choice(name: str) -> None:
+    _, _, text = help_text(name, []).partition("as composed from")
+    for group, option in CHOICES:
+        if ROOT_OF.get(group, name) == name:
+            [line] = re.findall(rf"^{group}=.*(?:\n    .*)*", text, re.MULTILINE)
+            assert option in re.split(r"[\s,=]+", line)
+
+
+LINES = [*ROOTS, "train data=text", "train data=hub", "compare compare=own", "train ~logger"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_key_of_a_script_has_a_comment(line: str) -> None:
+    name, *words = line.split()
+    for keys in sections_of(name, words)[1].values():
+        for key in keys:
+            assert key.comment, key.name
+
+
+def test_every_choice_and_its_keys_have_comments() -> None:
+    for group, option in CHOICES:
+        file = CONF / group / f"{option}.yaml"
+        assert heading(file)
+        for key in keys_in(file) if group != "experiment" else []:
+            assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    """To update it: python -m benchmarks.configuration_page > docs/configuration.md"""
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == f"{page()}\n"
