@@ -1,6 +1,7 @@
 """The metrics of a head: known answers for known weights, and at any size those of a plain loop."""
 
 import math
+from itertools import product
 from operator import mul
 from statistics import mean
 
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
+from torch.special import entr
 from viewer_data import uniform_metrics
 
 from headscope.analysis import metrics
@@ -122,40 +124,29 @@ def test_within_documents_they_are_the_means_over_the_queries_of_all_documents(l
 # --- how much heads differ ---
 
 
-def some_heads(heads, tokens, *, causal=True):
-    """Weights (2, H, T, T). If causal, what comes after a token is NaN: it must not be read."""
-    scores = 3 * torch.randn(2, heads, tokens, tokens, generator=torch.Generator().manual_seed(0))
-    future = torch.ones(tokens, tokens).triu(1).bool() & torch.tensor(causal)
-    weights = scores.masked_fill(future, -math.inf).double().softmax(-1)
-    return weights.masked_fill(future, math.nan)
+def rows_of(head, *, causal):
+    """What each query sees of a head (T, T), without queries that see one key."""
+    tokens = len(head)
+    rows = [row[: t + 1] if causal else row for t, row in enumerate(head)]
+    return [row for row in rows if len(row) > 1 or tokens == 1]
 
 
-def test_similarities_by_hand():
-    """One head looks at itself, one at the token before, one at all alike."""
-    own, before = torch.eye(3), torch.eye(3)[[0, 0, 1]]
-    heads = torch.stack([own, before, uniform(own)])
-    # Of three rows the first, which sees one key, is the same in all and left out.
-    similarity = cosine_similarity(heads)
-    assert similarity[0, 1].item() == 0
-    length = math.sqrt(1 / 2 + 1 / 3)
-    assert similarity[0, 2].item() == pytest.approx((1 / 2 + 1 / 3) / length / math.sqrt(2))
-    # Divergence in bits: the entropy of the middle, minus the mean of the two entropies.
-    two = -(math.log2(3 / 4) * 3 / 4 + math.log2(1 / 4) / 4) - 1 / 2
-    three = -(math.log2(2 / 3) * 2 / 3 + math.log2(1 / 6) / 3) - math.log2(3) / 2
-    distance = jensen_shannon(heads)
-    assert distance[0, 1].item() == pytest.approx(1)
-    assert distance[0, 2].item() == pytest.approx((math.sqrt(two) + math.sqrt(three)) / 2)
+def bits_apart(one, other):
+    """The Jensen-Shannon distance, by entropies."""
+    shared = (entr(one) + entr(other)) / 2
+    nats = (entr((one + other) / 2) - shared).sum().item()
+    return math.sqrt(max(0.0, nats) / math.log(2))
 
 
-@given(st.integers(1, 5), st.integers(1, 8), st.booleans())
-def test_similarities_are_symmetric_and_bounded_and_a_head_is_like_itself(heads, tokens, causal):
-    weights = some_heads(heads, tokens, causal=causal)
+@given(st.integers(1, 8), st.booleans())
+def test_similarities_are_the_cosine_of_maps_and_the_mean_distance_in_bits(tokens, causal):
+    weights = some_weights(tokens, causal=causal)
     visible = None if causal else torch.ones(tokens, tokens).bool()
-    one = torch.ones(2, heads, dtype=torch.float64)
-    for function, own in ((cosine_similarity, one), (jensen_shannon, 0 * one)):
-        matrix = function(weights, visible)
-        torch.testing.assert_close(matrix, matrix.mT)
-        torch.testing.assert_close(matrix.diagonal(dim1=-2, dim2=-1), own)
-        assert ((matrix >= 0) & (matrix <= 1 + 1e-9)).all()
-    rounded = cosine_similarity(weights.float() / 3, visible)
-    assert rounded.max() <= 1  # also after rounding
+    similarity, distance = (f(weights, visible) for f in (cosine_similarity, jensen_shannon))
+    heads = [rows_of(head, causal=causal) for head in weights]
+    for (i, one), (j, other) in product(enumerate(heads), repeat=2):
+        cosine = torch.cosine_similarity(torch.cat(one), torch.cat(other), dim=0)
+        torch.testing.assert_close(similarity[i, j], cosine)
+        expected = mean(map(bits_apart, one, other))
+        assert distance[i, j].item() == pytest.approx(expected, abs=1e-6)
+    assert cosine_similarity(weights.float() / 3, visible).max() <= 1  # also after rounding
