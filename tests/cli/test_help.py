@@ -1,4 +1,4 @@
-"""--help and docs/configuration.md show all choices, keys and comments in conf/."""
+"""--help shows all choices, keys and comments in conf/."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import ROOT, Script
 
-from benchmarks.configuration_page import ROOTS, comment_elsewhere, keys_of, page
+from benchmarks.pages import ROOTS, comment_elsewhere, keys_of
 from headscope.cli.conf import CONF
 from headscope.cli.help import heading, help_text, sections_of
 
@@ -77,8 +77,3 @@ def test_help_does_not_import_torch() -> None:
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-def test_the_configuration_page_is_up_to_date() -> None:
-    """To update it: python -m benchmarks.configuration_page > docs/configuration.md"""
-    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == f"{page()}\n"
