@@ -1,13 +1,9 @@
-"""Every metric and every head name is in the glossary, and the viewer's glossary is current."""
+"""Every metric and every head name is in the glossary."""
 
 import re
 
-from running import ROOT
-
-from benchmarks.glossary import as_javascript, head_names, metrics
+from benchmarks.pages import head_names, metrics
 from headscope.analysis.head_types import BROAD, GLOBAL, MIXED, NARROW, NONE, Thresholds
-
-JAVASCRIPT = "src/headscope/show/viewer/static/glossary.js"
 
 
 def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
@@ -24,8 +20,3 @@ def test_the_thresholds_in_the_glossary_are_the_defaults():
     for name, text in head_names().items():
         value = getattr(Thresholds, keys[name])
         assert re.search(rf"(at least|below) ({value}|{value:.0%})(?![\d.]*\d)", text), name
-
-
-def test_the_glossary_of_the_viewer_is_made_from_the_page():
-    text = (ROOT / JAVASCRIPT).read_text(encoding="utf-8")
-    assert text == as_javascript() + "\n", f"python -m benchmarks.glossary > {JAVASCRIPT}"

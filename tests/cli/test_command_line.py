@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from running import ROOT, SMALL
 
 import headscope
-from benchmarks.configuration_page import ROOTS, comment_elsewhere, page
-from benchmarks.configuration_page import keys_of as keys_in
+from benchmarks.pages import ROOTS, comment_elsewhere
+from benchmarks.pages import keys_of as keys_in
 from benchmarks.schemas import SUITES
 from headscope.cli.conf import CONF
 from headscope.cli.help import heading, help_text, sections_of
@@ -245,8 +245,3 @@ def test_every_choice_and_its_keys_have_comments() -> None:
         assert heading(file)
         for key in keys_in(file) if group != "experiment" else []:
             assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name
-
-
-def test_the_configuration_page_is_up_to_date() -> None:
-    """To update it: python -m benchmarks.configuration_page > docs/configuration.md"""
-    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == f"{page()}\n"

@@ -7,9 +7,8 @@ import torch
 from composing import training_config
 from conversion.models import EXACT
 from foreign_models import transformers
-from running import ROOT
 
-from benchmarks.conversion_page import CHANGES, GROUPS, page
+from benchmarks.pages import CHANGES, PARTS
 from headscope.cli.conf import choices_of
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES
@@ -85,15 +84,7 @@ UNRESTRICTED = {"block_size", "embed_dim", "layers", "heads", "kv_heads", "ngram
 
 def test_the_matrix_has_a_row_for_every_key_and_choice():
     words = {word.partition("=")[0] for change in CHANGES for word in change.split()}
-    keys = {*model_of("model=gpt")} - {"_target_", *GROUPS, *UNRESTRICTED}
+    keys = {*model_of("model=gpt")} - {"_target_", *PARTS, *UNRESTRICTED}
     assert {f"model.{key}" for key in keys} <= words
-    for group in GROUPS:
+    for group in PARTS:
         assert {f"model/{group}={name}" for name in choices_of(f"model/{group}")} <= {*CHANGES}
-
-
-@pytest.mark.slow
-def test_the_matrix_in_the_docs_is_up_to_date():
-    """To update it: python -m benchmarks.conversion_page docs/ecosystem.md"""
-    text = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
-    assert text.count("<!-- matrix -->") == text.count("<!-- end matrix -->") == 1
-    assert page(text) == text

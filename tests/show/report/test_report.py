@@ -15,7 +15,7 @@ from checkpoint_files import configuration, content, opened, save
 from tab_runs import in_process
 
 import headscope
-from benchmarks.glossary import metrics, tables
+from benchmarks.pages import glossary, metrics
 from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
@@ -210,7 +210,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     assert {*metrics()} - of_tokens == {*columns} | of_pairs
     ablated = ("loss_change", "bits_per_byte", "gradient")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
-    written = tables()["Metrics of what heads write and read"]
+    written = glossary()["Metrics of what heads write and read"]
     for name, row in columns.items():
         text = "repeated random texts" if name in repeats else "the given text"
         text = "the validation split" if name.startswith(ablated) else text

@@ -20,7 +20,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
 
 import headscope
-from benchmarks.glossary import tables
+from benchmarks.pages import glossary
 from headscope import trained
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_images import head_image, image_tag
@@ -47,7 +47,7 @@ METRICS = {
     "punctuation",
     "frequent",
     *REPEAT_METRICS,
-    *tables()["Metrics of what heads write and read"],
+    *glossary()["Metrics of what heads write and read"],
 }
 
 
