@@ -53,7 +53,10 @@ def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(script, s
     assert said.code == 0, said.err
     peak = {"median": 7.0, "min": 6.0, "max": 9.0}
     rows = [{"side": "theirs", "tokens_per_second": 1234, "mfu": 0.5, "peak_mib": peak}]
-    Path("out/step.json").write_text(json.dumps({"groups": [{"title": "a step", "rows": rows}]}))
+    Path("out/step").mkdir()
+    Path("out/step/benchmark.json").write_text(
+        json.dumps({"groups": [{"title": "a step", "rows": rows}]})
+    )
     said = script("gpu_table", "out")
     assert said.code == 0, said.err
     header, run, step = (line.split() for line in said.out.splitlines())
