@@ -178,13 +178,10 @@ def exact(base: str, change: str) -> str:
 
 def glossary() -> dict[str, dict[str, str]]:
     """The tables of docs/glossary.md by their titles: what each metric or name means."""
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    titles = (section.split("\n", 1) for section in text.split("\n## ")[1:])
-    rows = {title: re.findall(r"^\| `(.+?)` \| (.+) \|$", rest, re.M) for title, rest in titles}
-    return {
-        title: {name: meaning.replace(r"\|", "|") for name, meaning in rows[title]}
-        for title in rows
-    }
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").replace(r"\|", "|")
+    sections = (section.split("\n", 1) for section in text.split("\n## ")[1:])
+    row = re.compile(r"^\| `(.+?)` \| (.+) \|$", re.M)
+    return {title: dict(row.findall(rest)) for title, rest in sections}
 
 
 def metrics() -> dict[str, str]:

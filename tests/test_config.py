@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 
 import headscope
-from benchmarks.schemas import SUITES
+from benchmarks.runner import suite
 from headscope.analysis.head_types import Thresholds
 from headscope.cli.compare import ChoicesConfig
 from headscope.cli.conf import CONF, choices_of
@@ -63,8 +63,7 @@ def plain(config: DictConfig) -> Any:
 def test_every_root_composes_with_a_value_for_every_key(root):
     data = plain(composed(root=root))
     if root == "benchmark":
-        parse(SUITES["training"], data.pop("suite"))
-        del data["output"]
+        checked_keys(arguments_of(suite("training", None)), data.pop("suite"), "suite", "", True)
     checked_keys(arguments_of(SCRIPTS.get(root, TrainConfig)), data, "", "", True)
 
 
@@ -109,13 +108,13 @@ def assert_mistakes_are_refused(group: str, option: str, composition: DictConfig
     if group == "callbacks":
         place += f".{option if option != 'default' else 'samples'}"
     data = plain(OmegaConf.select(composition, place))
-    schema = SUITES[option] if group == "suite" else SCHEMAS.get(group)
+    schema = suite(option, None) if group == "suite" else SCHEMAS.get(group)
 
     def checked(data: Any) -> None:
         if group == "trainer":  # unknown keys are arguments of lightning.Trainer
             check_arguments(parse(schema, data, place).arguments)
         elif schema:
-            parse(schema, data, place)
+            checked_keys(arguments_of(schema), data, place, "", True)
         else:
             parse_part(data, group, place)
 
@@ -149,7 +148,6 @@ def test_every_file_belongs_to_a_part_or_a_schema():
     groups = {group for group, _ in OTHERS}
     assert groups == {*GROUPS, *SCHEMAS, "suite", "debug"} - {"callbacks/thresholds"}
     assert {*SCRIPTS, "benchmark"} == {*ROOTS}
-    assert {option for group, option in OTHERS if group == "suite"} == SUITES.keys()
 
 
 @pytest.mark.parametrize(("option", "group"), [("attention",) * 2, ("positions", "position")])

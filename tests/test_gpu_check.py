@@ -48,7 +48,10 @@ def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(script, s
     said = script("train", *SMALL, *short, f"data.path={speeches}", "hydra.run.dir=out/ours")
     assert said.code == 0, said.err
     rows = [{"side": "theirs", "tokens_per_second": 1234, "mfu": 0.5, "peak_mib": {"median": 7.0}}]
-    Path("out/step.json").write_text(json.dumps({"groups": [{"title": "a step", "rows": rows}]}))
+    Path("out/step").mkdir()
+    Path("out/step/benchmark.json").write_text(
+        json.dumps({"groups": [{"title": "a step", "rows": rows}]})
+    )
     said = script("gpu_table", "out")
     assert said.code == 0, said.err
     _, run, step = (line.split() for line in said.out.splitlines())

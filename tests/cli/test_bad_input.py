@@ -56,9 +56,10 @@ MISTAKES = {
     ],
     "benchmark": [
         ("suite=attention suite.shapes=[[8,10,4]]", "embed_dim=10|heads=4"),
-        ("suite=attention suite.batch_size=10000000000", "memory|suite.*"),
+        ("suite=attention suite.batch_size=10000000000", "memory|lower the batch size"),
         ("suite=attention model.heads=8", "model.heads=8|suite.*"),
-        ("suite=attention output=chart.png", "chart.png|.json"),
+        ("suite=attention suite.shapes=[]", "suite.shapes=[]|at least one"),
+        ("suite=unknown", "suite/unknown|attention"),
         ("suite=training model.dropout=0.1", "model.dropout=0.1|model.dropout=0"),
         ("suite=race experiment=speedrun_cpu suite.against=speedrun_cpu", "suite.against"),
         ("suite=race", "default|nanogpt_cpu|texts|data=..."),

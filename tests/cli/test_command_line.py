@@ -22,13 +22,13 @@ from running import ROOT, SMALL
 import headscope
 from benchmarks.pages import ROOTS, comment_elsewhere
 from benchmarks.pages import keys_of as keys_in
-from benchmarks.schemas import SUITES
-from headscope.cli.conf import CONF
+from benchmarks.runner import suite
+from headscope.cli.conf import CONF, choices_of
 from headscope.cli.help import heading, help_text, sections_of
 from headscope.cli.texts import LISTS_OF_TEXTS, TEXTS, quoted
 from headscope.cli.words import implied_data
 from headscope.config.messages import alternatives
-from headscope.config.parts import GROUPS, Part, defaults_in_conf, keys_of, locate
+from headscope.config.parts import GROUPS, Part, arguments_of, defaults_in_conf, keys_of, locate
 
 
 def typed(script: str, *arguments: str) -> DictConfig:
@@ -58,8 +58,9 @@ def texts_in(types: dict[str, Any], prefix: str = "", group: str = "") -> Iterat
 
 def test_the_list_of_texts_has_all_keys_that_are_texts() -> None:
     found = {key: each for s in SCRIPTS.values() for key, each in texts_in(get_type_hints(s))}
-    for schema in SUITES.values():
-        found |= dict(texts_in(get_type_hints(schema), "suite."))
+    for name in choices_of("suite"):
+        keys = arguments_of(suite(name, None)).values()
+        found |= dict(texts_in({key.name: key.annotation for key in keys}, "suite."))
     lists = {key for key, each in found.items() if each == list[str]} | {"parts"}
     assert lists == {*LISTS_OF_TEXTS}
     assert found.keys() - lists == {*TEXTS} - {"hydra.run.dir", "hydra.sweep.dir"}
