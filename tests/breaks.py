@@ -63,7 +63,7 @@ nn/position/rotary.py
 # RoPE gives the last queries the first positions
 - self.rotate_pairs(q, cos[first:], sin[first:])
 + self.rotate_pairs(q, cos[: q.size(2)], sin[: q.size(2)])
-> nn/position/test_every_position.py::test_a_prefix_is_encoded_as_in_the_whole_also_with_fewer_queries_than_keys
+> nn/test_position.py::test_a_prefix_is_encoded_as_in_the_whole_also_with_fewer_queries_than_keys
 data/batches.py
 # all processes train on the same windows of a short text
 - size=(self.world_size, self.batch_size))[self.rank]

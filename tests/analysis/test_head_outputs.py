@@ -10,9 +10,8 @@ import pytest
 import torch
 from checkpoint_files import content, save
 from choices import every_part
-from induction_circuit import VOCAB, induction_circuit
 from refusals import refused
-from small_gpt import gpt, variant
+from small_gpt import VOCAB, gpt, induction_circuit, variant
 
 import headscope
 from headscope.analysis.ablation import (

@@ -2,9 +2,8 @@
 
 import copy
 
-import pytest
 import torch
-from choices import every_pair, every_part
+from choices import every_pair
 from small_gpt import gpt, variant
 from torch import Tensor
 
@@ -60,12 +59,3 @@ def test_a_token_looks_at_its_own_document_alone_on_both_paths(pair):
     torch.testing.assert_close(model.unembed(found.residual[-1]), model(tokens), **close)
     visible = mask_from_documents((tokens == END).cumsum(dim=1)).tril()
     assert torch.equal(found.attention > 0, visible.expand_as(found.attention))
-
-
-@pytest.mark.slow
-@every_part
-def test_compiled_code_gives_the_same_logits(pair):
-    torch._dynamo.reset()
-    model, tokens = masked(pair), text(4, 8)
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(tokens), model(tokens), **close)

@@ -100,13 +100,6 @@ def test_gradients_reach_every_parameter(pair):
             assert parameter.grad.abs().max() > 1e-5, name
 
 
-@every_part
-def test_a_state_dict_holds_parameters_alone(pair):
-    model = fresh(**variant(pair))
-    own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    assert set(model.state_dict()) == own
-
-
 # --- its parts ---
 
 
