@@ -46,11 +46,11 @@ nn/gpt.py
 # an end-of-text token belongs to the document before it
 - (tokens == self.end_of_text).cumsum(dim=1)
 + (tokens.roll(1, dims=1) == self.end_of_text).cumsum(dim=1)
-> nn/test_documents.py::test_a_changed_token_changes_its_own_document_from_there_on_alone
+> nn/test_documents_and_cache.py::test_a_changed_token_changes_its_own_document_from_there_on_alone
 # with a cache, attention crosses documents
 - mask = self.document_mask(all_tokens, start)
 + mask = None
-> nn/test_cache.py::test_read_in_parts_a_text_has_the_logits_that_it_has_at_once
+> nn/test_documents_and_cache.py::test_read_in_parts_a_text_has_the_logits_that_it_has_at_once
 # only the first block is given the position
 - (x, self.position, pasts
 + (x, None if layer else self.position, pasts

@@ -17,13 +17,7 @@ from viewer_data import uniform_metrics
 from headscope.analysis import metrics
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import METRICS, head_metrics, uniform
-from headscope.analysis.repeats import (
-    RepeatedTexts,
-    RepeatProbe,
-    contrast,
-    repeated_texts,
-    score,
-)
+from headscope.analysis.repeats import RepeatedTexts, RepeatProbe, contrast, repeated_texts, score
 from headscope.analysis.tokens import are_punctuation, classify_tokens, mass_on, targets_in
 
 
