@@ -29,6 +29,7 @@ from headscope.files import json_text, replacing, write_atomically
 from headscope.trained import checkpoint
 from headscope.training.build import Run
 from headscope.training.run import device_name
+from headscope.training.run_folder import shown
 
 Figures = dict[str, Any]
 Measured = dict[str, list[Figures]]  # of each side, with one entry for each round
@@ -86,12 +87,12 @@ def run_suite(name: str, keys: Figures, request: Request, folder: Path, words: l
     if name in WITHOUT_RUN and request.words:
         raise UserError(f"{request.words[0]}: suite={name} takes only suite.*; remove this key")
     result = parse(suite(name, request), keys, "suite")
-    shown = shlex.join(["python", "scripts/benchmark.py", *words])
+    command = shlex.join(["python", "scripts/benchmark.py", *words])
     place = f"{device_name(request.device)}, PyTorch {torch.__version__}"
     groups = [{"title": title, "rows": rows} for title, rows in result.groups.items()]
-    about = {"suite": name, "command": shown, "place": place, "note": result.note}
+    about = {"suite": name, "command": command, "place": place, "note": result.note}
     tables = [f"{title}:\n\n{table(rows)}" for title, rows in result.groups.items()]
-    text = "\n\n".join([f"```\n{shown}\n```", *tables, result.note]) + "\n"
+    text = "\n\n".join([f"```\n{command}\n```", *tables, result.note]) + "\n"
     print(text, end="")
     title = f"{result.title}\n{place}"
     if result.bar:
@@ -103,7 +104,7 @@ def run_suite(name: str, keys: Figures, request: Request, folder: Path, words: l
     write_atomically(folder / "benchmark.md", text)
     with replacing(folder / "benchmark.png") as file:
         chart.savefig(file)
-    print(f"Written: {folder}/benchmark.json, .md and .png", file=sys.stderr)
+    print(f"Written: {shown(folder)}/benchmark.json, .md and .png", file=sys.stderr)
 
 
 def alternate(

@@ -62,7 +62,7 @@ class Folders(Callback):
     def on_run_start(self, config: DictConfig, **more: Any) -> None:
         """Runs that start in the same second get different folders, unless a word names one."""
         words = config.hydra.overrides.hydra
-        if config.hydra.job.config_name in ("train", "benchmark") and not any(
+        if config.hydra.job.config_name == "train" and not any(
             word.startswith("hydra.run.dir=") for word in words
         ):
             with read_write(config):
