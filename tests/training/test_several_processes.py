@@ -218,10 +218,10 @@ def test_impossible_processes_are_refused(words, environment, expected, script, 
         assert not list(Path().iterdir())
 
 
-def test_a_run_that_waits_for_another_machine_says_so(tiny, script):
+def test_a_run_that_waits_for_another_machine_says_so(script):
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": SRUN["MASTER_PORT"]}
     both = TORCHRUN | address | {"LOCAL_WORLD_SIZE": "1"}
-    words = [sys.executable, SCRIPT, *tiny, *STEPS, "hydra.run.dir=outputs/run"]
+    words = [sys.executable, SCRIPT, *TINY, *STEPS, "hydra.run.dir=outputs/run"]
     first = start(words, **both)
     assert first.stderr is not None
     assert any("GLOBAL_RANK: 0, MEMBER: 1/2" in line for line in first.stderr)
