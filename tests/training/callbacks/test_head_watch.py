@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from refusals import refused
-from running import DRAWN, SMALL, events, snapshot_headers, summary
+from running import SMALL, events, snapshot_headers, summary
 from small_gpt import gpt, some_tokens
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
@@ -109,7 +109,7 @@ def test_watching_does_not_change_training(speeches):
     # SMALL sets keys of callbacks, so the choice of callbacks must come before it.
     for folder, keys in (
         ("plain", ["callbacks=plain", *words, "callbacks.attention.steps=0"]),
-        ("watched", [*words, *DRAWN, "callbacks.heads.every_steps=1"]),
+        ("watched", [*words, "callbacks.attention.images=8", "callbacks.heads.every_steps=1"]),
     ):
         run = headscope.train([*keys, f"hydra.run.dir={folder}"]).folder
         logged, watches = events(run).Tags(), folder == "watched"
