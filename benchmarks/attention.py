@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
 from headscope.cli.conf import choices_of
+from headscope.config.parse import Positive
 from headscope.config.parts import build_part
 from headscope.nn import MultiHeadAttention
 
@@ -22,15 +23,16 @@ REFERENCE = "multi_head"
 WARMUP_ROUNDS = 3
 
 
-def measure(request: Request) -> Result:
+def measure(
+    request: Request, rounds: Positive, shapes: list[runner.Shape], batch_size: Positive
+) -> Result:
     """Measures the milliseconds of one forward and backward pass of every attention layer, with its
     default settings. Raises UserError when a shape is impossible."""
-    plan = request.suite
     title = "{:,} tokens, embed_dim {:,}, heads {}"
     return Result(
-        f"Time of one attention layer, forward and backward, {plan.batch_size} sequences, float32",
-        {title.format(*shape): time_shape(shape, request) for shape in plan.shapes},
-        f"Milliseconds: one forward and backward pass, median of {plan.rounds} rounds. Ratio: to "
+        f"Time of one attention layer, forward and backward, {batch_size} sequences, float32",
+        {title.format(*shape): time_shape(*shape, request, rounds, batch_size) for shape in shapes},
+        f"Milliseconds: one forward and backward pass, median of {rounds} rounds. Ratio: to "
         f"{REFERENCE} in the same round. Explicit: the path that returns the attention weights, "
         "without the fused kernel.",
         f"ms, x: ratio to {REFERENCE}",
@@ -38,11 +40,12 @@ def measure(request: Request) -> Result:
     )
 
 
-def time_shape(shape: list[int], request: Request) -> list[dict[str, Any]]:
+def time_shape(
+    tokens: int, embed_dim: int, all_heads: int, request: Request, rounds: int, batch_size: int
+) -> list[dict[str, Any]]:
     """One row for each attention layer, and one more for multi_head on the explicit path, where it
     also returns the attention weights."""
-    tokens, embed_dim, all_heads = shape
-    x = torch.randn(request.suite.batch_size, tokens, embed_dim, device=request.device)
+    x = torch.randn(batch_size, tokens, embed_dim, device=request.device)
     x.requires_grad_()
     sides: dict[str, Callable[[], Figures]] = {}
     for name in choices_of("model/attention"):
@@ -59,7 +62,6 @@ def time_shape(shape: list[int], request: Request) -> list[dict[str, Any]]:
             sides[f"{name}, explicit"] = partial(turn, layer, x, explicit=True)
     for side_turn in [*sides.values()] * WARMUP_ROUNDS:
         side_turn()
-    rounds = request.suite.rounds
     return runner.compared(sides, rounds, ratio_of="milliseconds", reference=REFERENCE)
 
 

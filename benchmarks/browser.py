@@ -64,8 +64,7 @@ def server(*words: str) -> Iterator[str]:
 @contextmanager
 def tensorboard(logs: Path) -> Iterator[str]:
     """A TensorBoard that shows `logs`, where a run has snapshots. Yields its address."""
-    words = ("tensorboard.main", "--logdir", str(logs), "--port", "0")
-    with server(*words) as address:
+    with server("tensorboard.main", "--logdir", str(logs), "--port", "0") as address:
         while not json.load(urlopen(f"{address}data/plugin/headscope/runs"))["runs"]:
             time.sleep(0.5)  # it has not yet read the event file
         yield address
@@ -73,8 +72,9 @@ def tensorboard(logs: Path) -> Iterator[str]:
 
 def explore(checkpoint: Path | str) -> AbstractContextManager[str]:
     """The command explore, with a checkpoint (see `server`)."""
-    words = ("open_browser=false", "port=0", f"checkpoint={checkpoint}")
-    return server("headscope", "explore", *words)
+    return server(
+        "headscope", "explore", "open_browser=false", "port=0", f"checkpoint={checkpoint}"
+    )
 
 
 def open_tab(browser: Any, address: str, **state: Any) -> float:

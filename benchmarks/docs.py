@@ -1,6 +1,8 @@
 """Runs the commands in the docs, and replaces the figures below them by what the commands give now:
 
     python -m benchmarks.docs [name ...]
+    python -m benchmarks.docs quickstart        # a notebook: trains two models, in four minutes
+    python -m benchmarks.docs heads_notebook    # another one: analyzes the newest run in outputs/
 
 In README.md and docs/*.md, figures stand between two comments, below their commands:
 
@@ -38,11 +40,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import torch
+from nbclient import NotebookClient
 
 from benchmarks.table import table
 
 ROOT = Path(__file__).resolve().parents[1]
+
+NOTEBOOKS = ("quickstart", "heads_notebook")
 
 BLOCK = re.compile(
     r"(?P<head><!-- figures: (?P<name>\w+)(?P<options>.*?) -->\n\n```\n(?P<commands>.*?)\n```\n\n)"
@@ -74,6 +80,7 @@ def make(block: Block, root: Path) -> None:
     Raises CalledProcessError when a command fails, and ValueError when it did not make a file, or
     when the code is not that of a commit.
     """
+    print(block["commands"], flush=True)
     check_code(root)
     commit, made_by = git(root, "rev-parse", "HEAD").strip(), provenance(root)
     folder = new_folder(block["name"], "scripts", "data", root=root)
@@ -159,6 +166,25 @@ def parsed(text: str) -> Any:
         return text or None
 
 
+def execute(notebook: nbformat.NotebookNode, folder: Path) -> None:
+    """Runs all cells in `folder`, with this checkout's headscope. Raises CellExecutionError if a
+    cell fails."""
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    # tqdm warns if ipywidgets is missing, and the warning contains a path of this machine.
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore:IProgress not found"}
+    where = {"metadata": {"path": str(folder)}}
+    options: dict[str, Any] = {"timeout": 1200, "record_timing": False, "coalesce_streams": True}
+    NotebookClient(notebook, resources=where, **options).execute(env=env)
+
+
+def update_notebook(name: str) -> None:
+    """Runs a notebook in docs/, and stores in it what it shows."""
+    file = ROOT / "docs" / f"{name}.ipynb"
+    notebook = nbformat.read(file, as_version=4)
+    execute(notebook, new_folder(name, "data") if name == "quickstart" else file.parent)
+    nbformat.write(notebook, file)
+
+
 def git(root: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True).stdout
 
@@ -182,17 +208,13 @@ def provenance(root: Path) -> str:
 
 def main(names: list[str]) -> None:
     blocks = blocks_in(ROOT)
-    if not blocks.keys() >= {*names}:
-        sys.exit(f"{__doc__}\nnames: {', '.join(blocks)}")
-    try:
-        check_code(ROOT)
-    except ValueError as error:
-        sys.exit(f"Error: {error}")
+    if unknown := {*names} - {*blocks, *NOTEBOOKS}:
+        sys.exit(f"{__doc__}\nnames: {', '.join([*blocks, *NOTEBOOKS])}, not {', '.join(unknown)}")
     failed = []
     for name in names or blocks:
-        print(f"{name}:\n{blocks[name]['commands']}", flush=True)
+        print(f"{name}:", flush=True)
         try:
-            make(blocks[name], ROOT)
+            make(blocks[name], ROOT) if name in blocks else update_notebook(name)
         except Exception as error:  # the others continue
             failed.append(name)
             print(f"{name} failed: {type(error).__name__}: {error}", file=sys.stderr)

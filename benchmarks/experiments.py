@@ -7,6 +7,7 @@ words, and for experiment=induction, only the last step is measured.
 
 import csv
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import headscope
+from benchmarks.table import heading
 from headscope.analysis.circuits import compositions, copying_scores, random_composition
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
@@ -33,29 +34,17 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 SEEDS = (1, 2, 3)
 SAME = {"step", "random"}
 """Quantities that do not depend on the seed."""
-WHOLE = {"training_seconds", "frequencies"}
-"""Quantities that are printed without digits after the point."""
 POWER = 0.9  # of the embedding's spectrum
 WINDOWS = 64  # of the validation split
-DRAWN = {
-    "loss": "validation loss (nats per token)",
-    "in_context_score": "in-context-learning score (nats per token)",
-    "induction": "largest induction of a head",
-    "previous": "largest weight on the previous token",
-    "k_composition": "K-composition of the two heads",
-    "copying": "copying score of the induction head",
-    "direct_effect": "direct effect of the induction head (logits)",
-}
-
 Row = dict[str, Any]
 """The quantities of one step of one run."""
 
 
-def grokking(steps: list[TrainedModel]) -> list[Row]:
+def grokking(run: Path) -> list[Row]:
     """The accuracies, and the number of frequencies that have most of the power of the embedding
     (Nanda 2023, section 4.1)."""
     rows = []
-    for loaded in steps:
+    for loaded in kept_steps(run):
         power = fourier_power(loaded)
         sums = power.sort(descending=True).values.cumsum(0)
         rows.append(accuracies(loaded) | {"frequencies": int((sums < POWER).sum()) + 1})
@@ -73,25 +62,10 @@ def fourier_power(loaded: TrainedModel) -> torch.Tensor:
     return power / power.sum()
 
 
-def draw_grokking(runs: list[list[Row]]) -> Figure:
-    figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
-    answers, counts, spectrum = figure.subplots(1, 3)
-    draw(answers, "share of right answers", runs, "train_accuracy", "validation_accuracy")
-    answers.legend(fontsize=7)
-    draw(counts, f"frequencies with {POWER:.0%} of the power", runs, "frequencies")
-    for number, rows in enumerate(runs):
-        power = rows[-1]["power"]
-        frequencies = torch.arange(1, len(power) + 1) + 0.27 * (number - 1)
-        spectrum.bar(frequencies, power, width=0.27, color=f"C{number}")
-    spectrum.set(title="power in the embedding at the end (share)", xlabel="frequency")
-    spectrum.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def names(steps: list[TrainedModel]) -> list[Row]:
+def names(run: Path) -> list[Row]:
     """The accuracies with and without each head. The heads are sorted by their copying scores."""
     rows = []
-    for loaded in steps:
+    for loaded in kept_steps(run):
         row = accuracies(loaded)
         scores = copying_scores(loaded.model)[0]
         order = scores.argsort(descending=True).tolist()
@@ -103,19 +77,10 @@ def names(steps: list[TrainedModel]) -> list[Row]:
     return rows
 
 
-def draw_names(runs: list[list[Row]]) -> Figure:
-    figure = Figure(figsize=(11, 3.6), dpi=110, layout="constrained")
-    answers, copying = figure.subplots(1, 2)
-    draw(answers, "share of right answers", runs, "train_accuracy", "validation_accuracy")
-    scores = [f"copying_of_the_{name}_head" for name in ("lower", "higher")]
-    draw(copying, "copying scores of the two heads", runs, *scores)
-    answers.legend(fontsize=8)
-    return figure
-
-
-def attention_only(steps: list[TrainedModel]) -> list[Row]:
+def attention_only(run: Path) -> list[Row]:
     """The losses, and what two heads do: the induction head has the largest induction of the last
     layer at the last step, and the other head attends most to the previous token then."""
+    steps = kept_steps(run)
     text = validation_text(steps[-1].corpus(), steps[-1].tokenizer)
     windows = spread_windows(text.tokens, windows=WINDOWS, length=steps[-1].model.block_size)
     every = [measure_heads(loaded.model, windows).metrics for loaded in steps]
@@ -140,22 +105,7 @@ def attention_only(steps: list[TrainedModel]) -> list[Row]:
     return rows
 
 
-def draw_attention_only(runs: list[list[Row]]) -> Figure:
-    figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
-    panels = figure.subplots(2, 4).flat
-    for panel, (name, title) in zip(panels, DRAWN.items(), strict=False):
-        draw(panel, title, runs, name, marker="o", markersize=3)
-        if name == "k_composition":
-            panel.axhline(runs[0][0]["random"], color="grey", linestyle="--", label="random")
-            panel.legend(fontsize=8)
-        panel.title.set_size(9)
-        panel.xaxis.label.set_size(8)
-        panel.axvspan(150, 225, color="grey", alpha=0.12)
-    figure.axes[-1].remove()
-    return figure
-
-
-def induction(run: Path) -> Row:
+def induction(run: Path) -> list[Row]:
     """What `analyze.py` and `evaluate.py` say about a run. The removed head is the head that
     attends most to the previous token."""
     script("analyze", f"checkpoint={run}", "ablation=true")
@@ -163,7 +113,7 @@ def induction(run: Path) -> Row:
     with (run / "analysis" / "heads.csv").open(newline="", encoding="utf-8") as stream:
         heads = [*csv.DictReader(stream)]
     removed = max(heads, key=lambda row: float(row["previous"]))
-    return {
+    row = {
         "loss": summary(run)["val_loss"],
         "loss_on_the_text_of_the_recipe": json.loads(recipe)["loss_nats_per_token"],
         "training_seconds": summary(run)["train_seconds"],
@@ -172,6 +122,12 @@ def induction(run: Path) -> Row:
         "loss_change": float(removed["loss_change"]),
         "induction_of_the_others": float(removed["other_induction"]),
     }
+    return [row]
+
+
+def kept_steps(run: Path) -> list[TrainedModel]:
+    """The models that the run kept, in the order of their steps."""
+    return [headscope.load(path) for path in sorted(run.glob("checkpoints/step_*.safetensors"))]
 
 
 def accuracies(loaded: TrainedModel) -> Row:
@@ -191,16 +147,24 @@ def accuracy(loaded: TrainedModel, split: str) -> float:
     return float((best == tokens[:, -1]).float().mean())
 
 
-def draw(panel: Axes, title: str, runs: list[list[Row]], *keys: str, **look: Any) -> None:
-    """Draws one or two quantities over the steps, with one colour per seed. Of two, the first has
-    dashed lines."""
-    for number, (seed, rows) in enumerate(zip(SEEDS, runs, strict=True)):
-        for key, style in zip(keys, ("--", "-")[-len(keys) :], strict=True):
-            label = f"{key.partition('_')[0]}, seed {seed}" if len(keys) > 1 else f"seed {seed}"
-            steps, values = zip(*((row["step"], row[key]) for row in rows), strict=True)
-            panel.plot(steps, values, style, color=f"C{number}", label=label, **look)
-    panel.set(title=title, xlabel="training step")
-    panel.spines[["top", "right"]].set_visible(False)
+def picture(keys: list[str], runs: list[list[Row]]) -> Figure:
+    """One panel for each quantity, over the steps, with one colour per seed."""
+    lines, columns = math.ceil(len(keys) / 4), min(4, len(keys))
+    figure = Figure((12, 3.2 * lines), dpi=110, layout="constrained")
+    axes = list(figure.subplots(lines, columns).flat)
+    for panel, key in zip(axes, keys, strict=False):
+        panel.set(title=heading(key), xlabel="frequency" if key == "power" else "training step")
+        panel.spines[["top", "right"]].set_visible(False)
+        for seed, rows in zip(SEEDS, runs, strict=True):
+            values = rows[-1]["power"] if key == "power" else [row[key] for row in rows]
+            where = range(1, 1 + len(values)) if key == "power" else [row["step"] for row in rows]
+            panel.plot(where, values, label=f"seed {seed}")
+        if key == "k_composition":
+            panel.axhline(runs[0][0]["random"], color="grey", linestyle="--", label="random")
+        panel.legend(fontsize=7)
+    for panel in axes[len(keys) :]:
+        panel.remove()
+    return figure
 
 
 def trained(experiment: str, words: Sequence[str]) -> Iterator[Path]:
@@ -225,35 +189,35 @@ def summary(run: Path) -> dict[str, Any]:
     return json.loads((run / "summary.json").read_text())
 
 
-KEPT_STEPS: dict[str, tuple[Callable[..., list[Row]], Callable[..., Figure], int]] = {
-    "attention_only": (attention_only, draw_attention_only, 2),
-    "grokking": (grokking, draw_grokking, 3),
-    "names": (names, draw_names, 3),
+ACCURACIES = ["train_accuracy", "validation_accuracy"]
+COPYING = ["copying_of_the_higher_head", "copying_of_the_lower_head"]
+OF_HEADS = ["induction", "previous", "k_composition", "copying", "direct_effect"]
+EXPERIMENTS: dict[str, tuple[Callable[[Path], list[Row]], str, list[str]]] = {
+    "attention_only": (attention_only, ".2f", ["loss", "in_context_score", *OF_HEADS]),
+    "grokking": (grokking, ".3f", [*ACCURACIES, "frequencies", "power"]),
+    "induction": (induction, ".3g", []),
+    "names": (names, ".3f", [*ACCURACIES, *COPYING]),
 }
-"""By the experiment: what measures and draws its kept steps, and how many digits are printed."""
+"""By the experiment: what measures a run, how numbers are printed, and the quantities that its
+picture shows."""
 
 
 def main(experiment: str, words: list[str]) -> None:
-    if experiment == "induction":
-        found = [induction(run) for run in trained(experiment, words)]
-        print(json.dumps({key: ", ".join(f"{row[key]:.3g}" for row in found) for key in found[0]}))
-        return
-    measure, picture, digits = KEPT_STEPS[experiment]
+    measure, form, drawn = EXPERIMENTS[experiment]
     runs = []
     for run in trained(experiment, words):
-        kept = sorted(run.glob("checkpoints/step_*.safetensors"))
-        runs.append(measure([headscope.load(path) for path in kept]))
-        runs[-1][-1]["training_seconds"] = round(summary(run)["train_seconds"])
-    if not words:
-        picture(runs).savefig(f"{experiment}.png")
+        runs.append(measure(run))
+        runs[-1][-1].setdefault("training_seconds", round(summary(run)["train_seconds"]))
+    if drawn and not words:
+        picture(drawn, runs).savefig(f"{experiment}.png")
     for same_step in zip(*(rows[-1:] if words else rows for rows in runs), strict=True):
         joined: Row = {}
         for key, value in same_step[0].items():
             if key in SAME:
                 joined[key] = round(value, 3)
             elif key != "power":
-                form = f".{0 if key in WHOLE else digits}f"
-                joined[key] = ", ".join(format(row[key], form) for row in same_step)
+                whole = ".0f" if isinstance(value, int) else form
+                joined[key] = ", ".join(format(row[key], whole) for row in same_step)
         print(json.dumps(joined))
 
 

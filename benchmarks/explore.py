@@ -92,26 +92,23 @@ def milliseconds(work: Callable[[int], Any]) -> float:
     return 1000 * statistics.median(times[1:])
 
 
-def time_actions(folder: Path) -> None:
-    rows: dict[str, dict[str, float]] = {}
-    for name, make in MODELS.items():
-        model = make(folder)
-        began = time.perf_counter()
-        with explore(model) as address:
-            found = {"start the command": 1000 * (time.perf_counter() - began)}
-            for action, work in ACTIONS.items():
-                found[action] = milliseconds(partial(work, address))
-            with chromium() as browser:
-                browser.get(address)
-                painted(browser)
-                press = partial(painted, browser, KEY)
-                found["in Chromium: type until painted"] = milliseconds(press)
-        for action, ms in found.items():
-            rows.setdefault(action, {})[name] = round(ms, 1)
-    for action, row in rows.items():
-        print(json.dumps({"action": action, **row}))
+def time_actions(model: Path) -> dict[str, float]:
+    """The milliseconds of each action with a model."""
+    began = time.perf_counter()
+    with explore(model) as address:
+        times = {"start the command": 1000 * (time.perf_counter() - began)}
+        for action, work in ACTIONS.items():
+            times[action] = milliseconds(partial(work, address))
+        with chromium() as browser:
+            browser.get(address)
+            painted(browser)
+            times["in Chromium: type until painted"] = milliseconds(partial(painted, browser, KEY))
+    return times
 
 
 if __name__ == "__main__":
     with TemporaryDirectory() as name:
-        time_actions(Path(name))
+        measured = {model: time_actions(make(Path(name))) for model, make in MODELS.items()}
+    for action in measured["default"]:
+        times = {model: round(found[action], 1) for model, found in measured.items()}
+        print(json.dumps({"action": action, **times}))

@@ -1,20 +1,15 @@
 """Runs a benchmark suite, and writes its results as JSON, as Markdown tables and as a chart.
 
-A suite is a module with a function `measure`, which takes a `Request` and returns a `Result`. A
-suite compares several sides, such as headscope and nanoGPT.
+A suite is a module with a function `measure`. Its arguments are a `Request` and the keys of the
+suite's file in conf/suite/, and it returns a `Result`. A suite compares several sides, such as
+headscope and nanoGPT.
 """
 
-import math
-import multiprocessing
-import re
 import shlex
-import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -25,20 +20,21 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from benchmarks.schemas import SUITES
 from benchmarks.table import Row, bar_chart, line_chart, number, table
 from headscope.cli.bare_loop import built, synchronize
+from headscope.config.parse import Positive, parse
 from headscope.config.training import TrainConfig
-from headscope.errors import UserError, ran_out_of_memory
-from headscope.files import json_text, read_json, replacing, write_atomically
+from headscope.errors import UserError
+from headscope.files import json_text, replacing, write_atomically
 from headscope.trained import checkpoint
 from headscope.training.build import Run
 from headscope.training.run import device_name
+from headscope.training.run_folder import shown
 
 Figures = dict[str, Any]
 Measured = dict[str, list[Figures]]  # of each side, with one entry for each round
+Shape = tuple[Positive, Positive, Positive]
 
-OUTPUTS = Path("outputs")  # created if it does not exist
 WITHOUT_RUN = ("attention", "sampling", "encoding", "viewer")
 """The suites that measure no training run, so they take only suite.*."""
 
@@ -46,18 +42,16 @@ WITHOUT_RUN = ("attention", "sampling", "encoding", "viewer")
 @dataclass(frozen=True)
 class Request:
     """The configuration of a benchmark, from the command line. `words` are the overrides of the
-    command line, without suite, suite.* and output. `compose` composes another configuration from
-    conf/."""
+    command line, without suite and suite.*. `compose` composes another configuration from conf/."""
 
     run: TrainConfig
-    suite: Any
     words: Sequence[str]
     experiment: str | None
     compose: Callable[..., Any]
 
     @property
     def device(self) -> torch.device:
-        name = getattr(self.suite, "device", self.run.trainer.accelerator)
+        name = self.run.trainer.accelerator
         return checkpoint.pick_device("cuda" if name == "gpu" else name)
 
 
@@ -76,60 +70,41 @@ class Result:
     target: float | None = None
 
 
-def run_suite(name: str, request: Request, output: Path, command: Sequence[str]) -> None:
-    """Run a suite, print its tables, and write its results to the JSON file `output`, and the
-    tables (.md) and the chart (.png) next to it. The results show `command`, the words of the
-    command line.
+def suite(name: str, request: Request | None) -> Callable[..., Result]:
+    """The function that measures a suite. Its arguments are the keys of the suite."""
+    return partial(import_module(f"benchmarks.{name}").measure, request)
 
-    Raises UserError when a key is not used or an empty list, when memory runs out, or when a file
-    exists that is not a result of a benchmark.
+
+def run_suite(name: str, keys: Figures, request: Request, folder: Path, words: list[str]) -> None:
+    """Run the suite `name` with `keys`, print its tables, and write its results to `folder`: as
+    JSON, as tables (.md) and as a chart (.png). They show `words`, those of the command line.
+
+    Raises UserError when a key is wrong or not used, or when it is an empty list.
     """
-    markdown, picture = check_output(output)
-    for key, value in vars(request.suite).items():
+    for key, value in keys.items():
         if value == []:
             raise UserError(f"suite.{key}=[] is too small: give at least one")
     if name in WITHOUT_RUN and request.words:
         raise UserError(f"{request.words[0]}: suite={name} takes only suite.*; remove this key")
-    try:
-        result: Result = import_module(f"benchmarks.{name}").measure(request)
-    except (RuntimeError, MemoryError) as error:
-        if not (ran_out_of_memory(error) or isinstance(error, BrokenProcessPool)):
-            raise
-        raise UserError("memory ran out: choose smaller suite.*, model.* or trainer.*") from error
-    shown = shlex.join(["python", "scripts/benchmark.py", *command])
+    result = parse(suite(name, request), keys, "suite")
+    command = shlex.join(["python", "scripts/benchmark.py", *words])
     place = f"{device_name(request.device)}, PyTorch {torch.__version__}"
     groups = [{"title": title, "rows": rows} for title, rows in result.groups.items()]
-    figures = {"suite": name, "command": shown, "place": place, "note": result.note}
+    about = {"suite": name, "command": command, "place": place, "note": result.note}
     tables = [f"{title}:\n\n{table(rows)}" for title, rows in result.groups.items()]
-    text = "\n\n".join([f"```\n{shown}\n```", *tables, result.note]) + "\n"
+    text = "\n\n".join([f"```\n{command}\n```", *tables, result.note]) + "\n"
     print(text, end="")
-    output.parent.mkdir(exist_ok=True)
-    write_atomically(output, json_text({**figures, "groups": groups}, indent=2) + "\n")
-    write_atomically(markdown, text)
     title = f"{result.title}\n{place}"
     if result.bar:
         chart = bar_chart(title, result.groups, result.axis, result.bar)
     else:
         [rows] = result.groups.values()
         chart = line_chart(title, rows, result.axis, result.target)
-    with replacing(picture) as file:
+    write_atomically(folder / "benchmark.json", json_text({**about, "groups": groups}, indent=2))
+    write_atomically(folder / "benchmark.md", text)
+    with replacing(folder / "benchmark.png") as file:
         chart.savefig(file)
-    print(f"Written: {output}, {markdown} and {picture}", file=sys.stderr)
-
-
-def check_output(output: Path) -> tuple[Path, Path]:
-    """Returns the paths of the tables (.md) and of the chart (.png) that belong to `output`."""
-    if output.suffix != ".json" or not (output.parent.is_dir() or output.parent == OUTPUTS):
-        raise UserError(f"output={output} must be a .json file in a folder that exists")
-    earlier = read_json(output)
-    others = output.with_suffix(".md"), output.with_suffix(".png")
-    for file in (output, *others):
-        if file.exists() and not (isinstance(earlier, dict) and earlier.get("suite") in [*SUITES]):
-            raise UserError(
-                f"output={output}: {file} exists and is not a result of a benchmark: choose "
-                "another name, or move the file away"
-            )
-    return others
+    print(f"Written: {shown(folder)}/benchmark.json, .md and .png", file=sys.stderr)
 
 
 def alternate(
@@ -179,24 +154,6 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     call()
     synchronize(device)
     return time.perf_counter() - started
-
-
-def in_fresh_process(function: Callable[[Any], Any], argument: Any) -> Any:
-    """Call a function in a new process, which has only imported the module of the function."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])
-    ends = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches it, too
-    with ProcessPoolExecutor(1, context, initializer=ends) as pool:
-        return pool.submit(function, argument).result()
-
-
-def process_mib(field: str) -> float:
-    """The value of `field` in /proc/self/status (man 5 proc), in MiB. VmRSS is the resident memory,
-    and VmHWM is its peak. Returns NaN on systems other than Linux."""
-    status = Path("/proc/self/status")
-    lines = status.read_text(encoding="utf-8") if status.exists() else ""
-    found = re.search(rf"^{field}:\s+(\d+) kB", lines, re.M)
-    return int(found[1]) / 2**10 if found else math.nan
 
 
 def train_in_temporary_folder(config: TrainConfig, *callbacks: Callback) -> Run:

@@ -3,6 +3,7 @@ compiled, and in bf16 and int8. Compares headscope with the package transformers
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
+from headscope.config.parse import Positive
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2
 from headscope.conversion.proof import converted
@@ -20,12 +22,25 @@ from headscope.nn.precision import in_precision
 from headscope.trained.checkpoint import build_model
 from headscope.trained.generation import compile_decoding, generate_tokens
 
-OURS, THEIRS = "headscope", "transformers"
+OURS, THEIRS, SPEED = "headscope", "transformers", "tokens_per_second"
 Way = Callable[[int], list[int]]
 """Samples a given number of tokens after a fixed prompt, and returns them."""
 
 
-def measure(request: Request) -> Result:
+@dataclass
+class Case:
+    """The sizes of a model, and the lengths of the prompt and of the sampled text."""
+
+    vocab_size: Positive
+    block_size: Positive
+    embed_dim: Positive
+    layers: Positive
+    heads: Positive
+    prompt: Positive
+    tokens: Positive
+
+
+def measure(request: Request, rounds: Positive, small: Case, large: Case) -> Result:
     """Measures the sampled tokens per second for a single text. The time includes reading the
     prompt, but not the compilation.
 
@@ -35,14 +50,13 @@ def measure(request: Request) -> Result:
     Raises RuntimeError when two ways sample different texts in float32.
     """
     require_transformers("suite=sampling")
-    plan, large = request.suite, request.suite.large
     if large.prompt + large.tokens > large.block_size:
         raise UserError(
             f"suite.large.prompt={large.prompt} and suite.large.tokens={large.tokens} are more "
             f"than suite.large.block_size={large.block_size}, where {THEIRS} stops"
         )
     groups: dict[str, list[dict[str, Any]]] = {}
-    for case, ways_of in ((plan.small, small_ways), (large, large_ways)):
+    for case, ways_of in ((small, small_ways), (large, large_ways)):
         torch.manual_seed(1)
         sizes = ("block_size", "embed_dim", "layers", "heads")
         words = [f"model.{key}={getattr(case, key)}" for key in sizes]
@@ -58,20 +72,18 @@ def measure(request: Request) -> Result:
                 raise RuntimeError(f"{name} samples another text than {first}")
         sides = {name: partial(turn, way, case.tokens, request) for name, way in ways.items()}
         title = ", ".join(f"{key} {value:,}" for key, value in vars(case).items())
-        groups[title] = runner.compared(
-            sides, plan.rounds, ratio_of="tokens_per_second", reference=first
-        )
+        groups[title] = runner.compared(sides, rounds, ratio_of=SPEED, reference=first)
     return Result(
         "Tokens sampled per second, one text at a time",
         groups,
-        f"Median of {plan.rounds} rounds. Ratio: speed-up over the first row in the same round.",
+        f"Median of {rounds} rounds. Ratio: speed-up over the first row in the same round.",
         "tokens per second, x: speed-up over the first bar",
-        "tokens_per_second",
+        SPEED,
     )
 
 
 def turn(way: Way, count: int, request: Request) -> Figures:
-    return {"tokens_per_second": count / runner.seconds_of(lambda: way(count), request.device)}
+    return {SPEED: count / runner.seconds_of(lambda: way(count), request.device)}
 
 
 def sample(model: GPT, prompt: list[int], count: int, **options: Any) -> list[int]:

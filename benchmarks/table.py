@@ -23,7 +23,7 @@ def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> str:
     shown = {"": [str(row["side"]) for row in rows]}
     for key in columns:
         values = [row.get(key) for row in rows]
-        shown[heading(key)] = [number(figure(value)) for value in values]
+        shown[heading(key)] = [number(value) for value in values]
         spreads = [value for value in values if isinstance(value, Mapping)]
         if any(spread["min"] < spread["max"] for spread in spreads):
             ranges = [f"{number(spread['min'])} to {number(spread['max'])}" for spread in spreads]
@@ -43,12 +43,10 @@ def heading(key: str) -> str:
     return " ".join(words.get(word, word) for word in key.split("_"))
 
 
-def figure(value: Any) -> Any:
-    """The value of a row, or its median."""
-    return value["median"] if isinstance(value, Mapping) else value
-
-
 def number(value: Any, form: str = ",.5g") -> str:
+    """The text of a value of a row. Of statistics, it is that of the median."""
+    if isinstance(value, Mapping):
+        return number(value["median"], form)
     if value is None or value != value:  # not a number
         return "-"
     if isinstance(value, bool):

@@ -1,10 +1,6 @@
-"""Compares the time of a training step of headscope and of a bare PyTorch loop: on a quiet machine,
-and with endless loops in other processes."""
+"""Compares the time of a training step of headscope and of a bare PyTorch loop."""
 
 import math
-import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -16,6 +12,7 @@ from torch import nn
 from benchmarks import runner
 from benchmarks.runner import Figures, Measured, Request, Result, seconds_of
 from headscope.cli.bare_loop import BareLoop
+from headscope.config.parse import Positive
 from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -23,81 +20,63 @@ from headscope.training.module import LanguageModel
 
 OURS, BARE = "headscope", "bare loop"
 
-ENDLESS = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-"""A program that uses a core until the benchmark ends."""
 
-
-def measure(request: Request) -> Result:
-    """Measures the milliseconds per step. In each round, both sides train for `suite.steps` steps,
-    first alone, then with 1, ..., `suite.busy_loops` endless loops in other processes. Both
-    start from the same weights and train on the same batches. The time does not include validation,
-    samples, pictures and saving.
+def measure(request: Request, rounds: Positive, steps: Positive, warmup_steps: Positive) -> Result:
+    """Measures the milliseconds per step. In each round, both sides train for `steps` steps, on the
+    same batches. Both start from the same weights. The time does not include validation, samples,
+    pictures and saving.
 
     `mfu` is model FLOPs utilization (PaLM 2022): the FLOPs per second of the training, divided by
     the FLOPs per second of a large matrix product in the same precision. Raises RuntimeError when
     the sides have different losses in the first step.
     """
-    config, plan = deepcopy(request.run), request.suite
+    config = deepcopy(request.run)
     if config.model.dropout:
         raise UserError(
             f"model.dropout={config.model.dropout} draws different numbers on each side, so losses "
             "could not show that the work is the same: suite=training takes model.dropout=0"
         )
     # The last round needs one more step, because a round ends only when the next step begins.
-    loads = range(1 + (plan.busy_loops or 0))
-    config.trainer.max_steps = plan.warmup_steps + len(loads) * plan.rounds * plan.steps + 1
+    config.trainer.max_steps = warmup_steps + rounds * steps + 1
     config.trainer.accumulate = 1
     keep_freed_memory()
     bare = BareLoop(config)
-    bare.run(plan.warmup_steps)
-    turns = Turns(plan, bare, loads)
-    try:
-        run = runner.train_in_temporary_folder(config, turns)
-    finally:
-        turns.end_loops()
+    bare.run(warmup_steps)
+    turns = Turns(bare, steps, warmup_steps)
+    run = runner.train_in_temporary_folder(config, turns)
     if not math.isclose(bare.losses[0], turns.first_loss, rel_tol=1e-3):
         raise RuntimeError(f"{BARE} began at loss {bare.losses[0]}, not {turns.first_loss}")
     tokens, flops = config.trainer.batch_size * config.model.block_size, training_flops(run.model)
     with torch.no_grad(), run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(bare.device)
-    groups = {}
-    for load, measured in zip(loads, turns.measured, strict=True):
-        rows = runner.summarize(measured, ratio_of="milliseconds", reference=BARE)
-        for row in rows:
-            speed = 1e3 * tokens / row["milliseconds"]["median"]
-            row |= {"tokens_per_second": round(speed), "mfu": round(flops * speed / rate, 3)}
-            pairs = zip(measured[row["side"]], turns.measured[0][row["side"]], strict=True)
-            times = [busy["milliseconds"] / quiet["milliseconds"] for busy, quiet in pairs]
-            row |= {"times_quiet": round(statistics.median(times), 2)} if load else {}
-        title = f"{run.model.parameter_count():,} parameters, {tokens:,} tokens per step"
-        beside = ["", ", beside an endless loop", f", beside {load} endless loops"][min(load, 2)]
-        groups[title + beside] = rows
+    rows = runner.summarize(turns.measured, ratio_of="milliseconds", reference=BARE)
+    for row in rows:
+        speed = 1e3 * tokens / row["milliseconds"]["median"]
+        row |= {"tokens_per_second": round(speed), "mfu": round(flops * speed / rate, 3)}
     return Result(
         "Time of a training step",
-        groups,
-        f"Median of {plan.rounds} rounds of {plan.steps} steps. Ratio: to the bare loop in the "
+        {f"{run.model.parameter_count():,} parameters, {tokens:,} tokens per step": rows},
+        f"Median of {rounds} rounds of {steps} steps. Ratio: to the bare loop in the "
         "same round. MFU: model FLOPs utilization, relative to the measured rate of a large matrix "
-        f"product, {rate / 1e9:,.0f} GFLOP/s. Times quiet: to the same side without loops.",
+        f"product, {rate / 1e9:,.0f} GFLOP/s.",
         "ms, x: ratio to the bare loop",
         "milliseconds",
     )
 
 
 class Turns(Callback):
-    """Pauses a run of headscope after every `suite.steps` steps, and trains the bare loop for as
-    many steps. `loads` are the numbers of endless programs, which take turns. `measured` has an
-    entry for each of them."""
+    """Pauses a run of headscope after every `steps` steps, and trains the bare loop for as many
+    steps."""
 
-    def __init__(self, plan: Any, bare: BareLoop, loads: range) -> None:
-        self.plan, self.bare = plan, bare
-        self.measured: list[Measured] = [{} for _ in loads]
-        self.endless: list[subprocess.Popen[bytes]] = []
+    def __init__(self, bare: BareLoop, steps: int, warmup_steps: int) -> None:
+        self.bare, self.steps, self.warmup_steps = bare, steps, warmup_steps
+        self.measured: Measured = {}
         self.started = self.first_loss = 0.0
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, *args: Any
     ) -> None:
-        done, steps = trainer.global_step - self.plan.warmup_steps, self.plan.steps
+        done, steps = trainer.global_step - self.warmup_steps, self.steps
         if done < 0 or done % steps:
             return
         assert isinstance(pl_module, LanguageModel)
@@ -109,18 +88,8 @@ class Turns(Callback):
                     OURS: lambda: ours,
                     BARE: lambda: {"milliseconds": self.bare.run(steps)},
                 }
-                load = (done // steps - 1) % len(self.measured)
-                self.measured[load] = runner.alternate(sides, 1, self.measured[load])
-        self.end_loops()
-        for _ in range(done // steps % len(self.measured)):
-            self.endless.append(subprocess.Popen([sys.executable, "-c", ENDLESS]))
+                self.measured = runner.alternate(sides, 1, self.measured)
         self.started = timer.seconds()
-
-    def end_loops(self) -> None:
-        while self.endless:
-            endless = self.endless.pop()
-            endless.kill()
-            endless.wait()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any

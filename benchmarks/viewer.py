@@ -6,10 +6,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from benchmarks import runner
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
 from benchmarks.runner import Figures, Request, Result
-from benchmarks.snapshot_sizes import random_snapshot
+from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.reading import Reading
+from headscope.config.parse import Positive
+from headscope.data.tokenizer import byte
+from headscope.nn import GPT
 from headscope.show.tensorboard.snapshot_events import event_file
 from headscope.show.viewer.snapshot import Snapshot
 
@@ -35,20 +41,21 @@ const heads = all(".grid button").length, tokens = all(".tokens [data-token]").l
 """
 
 
-def measure(request: Request) -> Result:
-    """Time each action on a run of `suite.steps` snapshots of a random text, for each shape."""
-    plan = request.suite
+def measure(
+    request: Request, rounds: Positive, steps: Positive, shapes: list[runner.Shape]
+) -> Result:
+    """Time each action on a run of `steps` snapshots of a random text, for each shape."""
     groups = {}
-    for shape in plan.shapes:
+    for shape in shapes:
         with TemporaryDirectory() as name:
-            write_run(Path(name, "run"), shape, plan.steps)
+            write_run(Path(name, "run"), *shape, steps)
             title = "{:,} layers x {:,} heads, {:,} tokens".format(*shape)
             with tensorboard(Path(name)) as address, chromium() as browser:
-                groups[title] = time_actions(browser, address, plan.rounds)
+                groups[title] = time_actions(browser, address, rounds)
     return Result(
         "Response time of the tab Attention",
         groups,
-        f"Milliseconds from the action until the page is painted: median of {plan.rounds} rounds. "
+        f"Milliseconds from the action until the page is painted: median of {rounds} rounds. "
         "Open the tab: from the start of the tab's page. Ratio: to the next step.",
         "milliseconds (shorter is faster), x: ratio to the next step",
         "milliseconds",
@@ -70,10 +77,18 @@ def time_actions(browser: Any, address: str, rounds: int) -> list[dict[str, Any]
     return runner.compared(sides, rounds, ratio_of="milliseconds", reference=NEXT_STEP)
 
 
-def write_run(folder: Path, shape: list[int], steps: int) -> None:
-    """Write an event file with `steps` snapshots, which differ only in their step."""
-    layers, heads, tokens = shape
-    found = random_snapshot(layers, heads, 8 * heads, tokens, vocabulary=1000)
+@torch.no_grad()
+def write_run(folder: Path, layers: int, heads: int, length: int, steps: int) -> None:
+    """Write an event file with `steps` snapshots of a random text in a model with random weights,
+    which differ only in their step. Queries are scaled, so that attention is not uniform."""
+    torch.manual_seed(1)
+    text = byte([])
+    sizes: Any = {"embed_dim": 8 * heads, "layers": layers, "heads": heads}
+    model = GPT(vocab_size=text.vocab_size, block_size=length, **sizes).eval()
+    for layer in model.attentions:
+        layer.projections()[0].mul_(20)
+    tokens = torch.randint(text.vocab_size, (length,))
+    found = Reading(model, tokens, text).snapshot(measure_heads(model, tokens[None]))
     snapshots = {
         step: Snapshot({**found.header, "step": step}, found.parts).blobs() for step in range(steps)
     }

@@ -16,27 +16,19 @@ from headscope.config.training import TrainConfig
 
 def benchmark(composed: DictConfig) -> None:
     """Run the suite that `suite=` names."""
-    from benchmarks.schemas import SUITES
-
-    hydra = HydraConfig.get()
-    name = hydra.runtime.choices["suite"]
-    plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    suite = parse(SUITES[name], plain.pop("suite"), "suite")
-    output = Path(plain.pop("output"))
-    run = parse(TrainConfig, plain)
-
     from benchmarks.runner import Request, run_suite
 
+    hydra = HydraConfig.get()
+    plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    keys = plain.pop("suite")
     words = [word.lstrip("+") for word in hydra.overrides.task]
-    words = [word for word in words if not word.startswith("output=")]
     request = Request(
-        run=run,
-        suite=suite,
+        run=parse(TrainConfig, plain),
         words=[word for word in words if not word.startswith("suite")],
         experiment=hydra.runtime.choices["experiment"],
         compose=composed_as,
     )
-    run_suite(name, request, output, words)
+    run_suite(hydra.runtime.choices["suite"], keys, request, command_line.run_folder(), words)
 
 
 def composed_as(root: str, words: list[str], key: str | None = None) -> Any:

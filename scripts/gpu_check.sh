@@ -65,9 +65,9 @@ speedrun() {
 steps() {
   train step_124m "${gpt2[@]}" callbacks=plain trainer.max_steps=200 trainer.val_every_steps=200 \
     && python scripts/benchmark.py suite=training suite.rounds=10 suite.steps=10 \
-      "${gpt2[@]}" "output=$out/step_124m.json" "${keys[@]}" "${training[@]}" \
+      "${gpt2[@]}" "hydra.run.dir=$out/benchmark_124m" "${keys[@]}" "${training[@]}" \
     && python scripts/benchmark.py suite=training suite.rounds=10 suite.steps=20 \
-      experiment=nanogpt_gpu model.dropout=0 "${shakespeare[@]}" "output=$out/step_nanogpt.json" \
+      experiment=nanogpt_gpu model.dropout=0 "${shakespeare[@]}" "hydra.run.dir=$out/benchmark_nanogpt" \
       "${keys[@]}" "${training[@]}"
 }
 documents() { # compare with step_124m of the part steps
@@ -83,7 +83,7 @@ chunks() {
 sampling() {
   installed transformers \
     || { echo "skipped: it compares with transformers, which is not installed"; return; }
-  python scripts/benchmark.py suite=sampling "output=$out/sampling.json" "${sampling[@]}"
+  python scripts/benchmark.py suite=sampling "hydra.run.dir=$out/benchmark_sampling" "${sampling[@]}"
 }
 
 failed=()

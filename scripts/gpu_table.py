@@ -32,7 +32,7 @@ COLUMNS = ("", "loss", "seconds", "tokens/s", "MFU", "peak MiB", "attention kern
 def rows(folder: Path) -> list[list[str]]:
     """The rows of all runs in `folder`, and then the rows of all benchmarks."""
     runs = sorted(folder.glob("*/summary.json"))
-    files = sorted(folder.glob("*.json"))
+    files = sorted(folder.glob("*/benchmark.json"))
     return [run_row(file.parent) for file in runs] + [
         row for file in files for row in benchmark_rows(file)
     ]
@@ -79,12 +79,12 @@ def benchmark_rows(file: Path) -> list[list[str]]:
     """One row of the table for each result in the JSON file of a benchmark."""
     return [
         row(
-            f"{file.stem}: {side['side']}",
+            f"{file.parent.name}: {side['side']}",
             speed=side.get("tokens_per_second"),
             mfu=side.get("mfu"),
             peak=side.get("peak_mib"),
         )
-        for group in json.loads(file.read_text()).get("groups", [])
+        for group in json.loads(file.read_text())["groups"]
         for side in group["rows"]
     ]
 

@@ -21,6 +21,16 @@ SCRIPTS: dict[str, Any] = {
 }
 """What the keys of each script are the arguments of."""
 
+CHOICES = sorted(
+    (file.parent.relative_to(CONF).as_posix(), file.stem)
+    for file in CONF.glob("*/**/*.yaml")
+    if not file.is_relative_to(CONF / "hydra")
+)
+"""Every group and option."""
+
+ROOT_OF = {"compare": "compare", "suite": "benchmark", "thresholds": "analyze"}
+"""The other groups are train.yaml's."""
+
 
 def training_config(*overrides: str) -> TrainConfig:
     """What scripts/train.py builds, given these words; a new one at each call."""

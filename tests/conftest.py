@@ -6,17 +6,16 @@ import runpy
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
 from hypothesis import settings
 from running import ROOT, Said, Script
-
-pytest_plugins = ["leftovers"]
 
 if hasattr(yaml, "CSafeLoader"):  # the tests compose hundreds of times: a third of the time less
     yaml.SafeLoader = yaml.CSafeLoader
@@ -47,6 +46,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """The child processes of a test that took too long are killed."""
+    before = psutil.Process().children(recursive=True)
+    try:
+        return (yield)
+    except pytest.fail.Exception:  # what pytest-timeout raises
+        for child in psutil.Process().children(recursive=True):
+            if child not in before:
+                child.kill()
+        raise
 
 
 @pytest.fixture(scope="session")

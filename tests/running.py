@@ -24,9 +24,6 @@ SMALL = [
 ]
 """Makes a run that takes a second."""
 
-DRAWN = ["callbacks.attention.images=8"]
-"""After SMALL: the default number of images."""
-
 
 @dataclass
 class Said:

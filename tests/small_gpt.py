@@ -1,10 +1,13 @@
-"""A small GPT with any attention and position, and tokens for it."""
+"""A small GPT with any attention and position, tokens for it, and an induction circuit built by
+hand."""
+
+from functools import partial
 
 import torch
 from choices import PAIRS, parts
 from torch import Tensor
 
-from headscope.nn import GPT
+from headscope.nn import GPT, Learned, MultiHead
 from headscope.nn.loss import next_token_loss
 
 SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
@@ -43,3 +46,44 @@ def some_tokens(length: int = 10, batch: int = 2) -> Tensor:
 
 def loss_of(model: GPT, tokens: Tensor) -> Tensor:
     return next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
+
+
+LENGTH, VOCAB = 24, 60
+
+
+def induction_circuit(heads: int = 1) -> GPT:
+    """Two layers, each of one head that matters (Elhage 2021): the first writes the token before
+    beside every token, the second looks for where its own token was written so. The other heads
+    look at all tokens alike and write nothing.
+
+    The residual stream holds three parts: the token (V), the token before (V), the position (T).
+    """
+    length, width = LENGTH, 2 * VOCAB + LENGTH
+    model = make_gpt(
+        vocab_size=VOCAB,
+        block_size=length,
+        embed_dim=width,
+        layers=2,
+        heads=heads,
+        attention=partial(MultiHead, scale=1.0),
+        position=Learned,
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embedding.weight[:, :VOCAB] = torch.eye(VOCAB)
+        for block in model.blocks:
+            block.attention_norm = torch.nn.Identity()
+        token, before, place = slice(VOCAB), slice(VOCAB, 2 * VOCAB), slice(2 * VOCAB, width)
+        model.position.table.weight[:, place] = torch.eye(length)
+        # Layer 0: the query is the place before, the key the place; the value is the token.
+        query, key, value = model.blocks[0].attention.qkv.weight.chunk(3)
+        query[:length, place] = 100 * torch.eye(length).roll(1, dims=1)
+        key[:length, place] = torch.eye(length)
+        value[:VOCAB, token] = torch.eye(VOCAB)
+        model.blocks[0].attention.out_proj.weight[before, :VOCAB] = torch.eye(VOCAB)
+        # Layer 1: the query is the token, the key the token before.
+        query, key, _ = model.blocks[1].attention.qkv.weight.chunk(3)
+        query[:VOCAB, token] = 100 * torch.eye(VOCAB)
+        key[:VOCAB, before] = torch.eye(VOCAB)
+    return model

@@ -49,12 +49,10 @@ def start(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     def build_run(folder: str, attention: str, position: str, *words: str, resume=False) -> Run:
-        # Of two compositions one, for speed.
-        tiny = (*TINY, f"data.path={quote(str(text))}")
-        config = training_config(*tiny, *words, f"model/attention={attention}")
-        positioned = training_config(*tiny, f"model/position={position}").model
-        config.model.position = positioned.position
-        config.model.scale_embedding = positioned.scale_embedding
+        tiny = (*TINY, f"data.path={quote(str(text))}", *words)
+        config = training_config(
+            *tiny, f"model/attention={attention}", f"model/position={position}"
+        )
         config.store_dir = str(text / "store")
         config.logger = {}
         found = newest_checkpoint(Path(folder)) if resume else None

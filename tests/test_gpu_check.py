@@ -1,65 +1,26 @@
-"""The laws of scripts/gpu_check.sh, on a machine without a GPU."""
+"""The table of scripts/gpu_check.sh, on a machine without a GPU."""
 
 import json
-import os
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
-from running import ROOT, SMALL, summary
+from running import SMALL, summary
 
 pytestmark = pytest.mark.slow
-
-PYTHON = """#!/usr/bin/env bash
-echo "$@" >> "$CALLS"
-case "$*" in *out/nanogpt_gpu*|*" transformers"|*" pytest "*) exit 1 ;; esac
-"""
-"""Stands for Python: records its calls. One run fails; transformers and pytest are missing."""
-
-
-def test_it_goes_on_after_a_part_that_failed_and_ends_with_the_table(tmp_path):
-    fake, calls = tmp_path / "python", tmp_path / "calls"
-    fake.write_text(PYTHON)
-    fake.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls)}
-
-    def gpu_check(*words: str) -> subprocess.CompletedProcess[str]:
-        calls.write_text("")
-        command = ["bash", str(ROOT / "scripts" / "gpu_check.sh"), f"out={tmp_path}/out", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-
-    done = gpu_check("runs", "steps", "seed=7", "training.rounds=2", "gpt2.a=1")
-    assert done.returncode == 1
-    assert done.stderr == "failed: runs\n"
-    run, failed, step, small, large, table = re.findall(
-        r"^scripts/.*", calls.read_text(), re.MULTILINE
-    )
-    assert run == f"scripts/train.py hydra.run.dir={tmp_path}/out/default seed=7"
-    assert "experiment=nanogpt_gpu" in failed
-    assert f"hydra.run.dir={tmp_path}/out/step_124m" in step
-    assert step.endswith("seed=7")
-    assert (" a=1 " in step, "a=1" in run + failed) == (True, False)
-    assert table == f"scripts/gpu_table.py {tmp_path}/out"
-    assert all("suite=training" in each and " suite.rounds=2" in each for each in (small, large))
-    done = gpu_check("runs", "rums")
-    assert (done.returncode, calls.read_text()) == (1, "")
-    assert "rums is not one of: tests runs" in done.stderr
 
 
 def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(script, speeches):
     short = ["trainer.max_steps=2", "trainer.val_every_steps=2", "trainer.precision=bf16-mixed"]
     said = script("train", *SMALL, *short, f"data.path={speeches}", "hydra.run.dir=out/ours")
     assert said.code == 0, said.err
-    peak = {"median": 7.0, "min": 6.0, "max": 9.0}
-    rows = [{"side": "theirs", "tokens_per_second": 1234, "mfu": 0.5, "peak_mib": peak}]
-    Path("out/step.json").write_text(json.dumps({"groups": [{"title": "a step", "rows": rows}]}))
+    rows = [{"side": "theirs", "tokens_per_second": 1234, "mfu": 0.5, "peak_mib": {"median": 7.0}}]
+    Path("out/step").mkdir()
+    Path("out/step/benchmark.json").write_text(
+        json.dumps({"groups": [{"title": "a step", "rows": rows}]})
+    )
     said = script("gpu_table", "out")
     assert said.code == 0, said.err
-    header, run, step = (line.split() for line in said.out.splitlines())
-    assert header == ["loss", "seconds", "tokens/s", "MFU", "peak", "MiB", "attention", "kernel"]
+    _, run, step = (line.split() for line in said.out.splitlines())
     assert run[:2] == ["ours", f"{summary('out/ours')['val_loss']:.4f}"]
-    # 0.0 on a busy machine; above 100 on a CPU that multiplies large bf16 matrices slowly.
-    assert float(run[4].removesuffix("%")) >= 0
     assert run[5:] == ["-", "flash_attention_for_cpu"]
     assert step == ["step:", "theirs", "-", "-", "1,234", "50.0%", "7", "-"]

@@ -197,19 +197,6 @@ def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(script):
     assert "\x1b" not in said.err
 
 
-@pytest.mark.slow
-def test_paths_on_the_command_line_are_never_interpolated(script):
-    file = Path("odd ${name} ${oc.env:HOME}.txt")
-    file.write_text("To be, or not to be, that is the question. " * 40)
-    words = [*WORDS[:-1], f"data.path={file}", "name=名"]
-    said = script("train", *words, "hydra.run.dir=outputs/odd $x")
-    assert said.code == 0, said.err
-    saved = opened("outputs/odd $x/checkpoints/last.safetensors")
-    assert saved["config"]["data"]["path"] == str(file)
-    assert script("train", "resume=outputs/odd $x", "trainer.max_steps=3").code == 0
-    assert script("evaluate", f"data.path={file}").code == 0
-
-
 def test_a_run_with_links_out_of_it_is_not_resumed(script, run):
     Path("victim").mkdir()
     for name in ("checkpoints", "tensorboard"):

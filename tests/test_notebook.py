@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from running import ROOT, SMALL, Script
 
-from benchmarks.notebooks import execute
+from benchmarks.docs import execute
 
 pytestmark = pytest.mark.slow
 

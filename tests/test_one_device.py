@@ -51,9 +51,7 @@ def test_a_training_step_stays_on_its_device(pair):
     for chunk_tokens in [None, 4]:
         Objective(model, chunk_tokens=chunk_tokens).loss(tokens[:, :-1], tokens[:, 1:]).backward()
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    assert {parameter.grad.device for parameter in parameters if parameter.grad is not None} == {
-        GPU
-    }
+    assert all(parameter.grad.device == GPU for parameter in parameters)
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
     Muon(matrices, lr=0.1, momentum=0.9, weight_decay=0.1).step()
@@ -71,11 +69,8 @@ def test_sampling_and_measuring_stay_on_their_device(pair, monkeypatch):
     texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
     for replace_by in ("zero", "mean"):
         ablate_heads(model, texts, texts, replace_by=replace_by)
-    drawn: list[Tensor] = []
-    monkeypatch.setattr(
-        heads, "array", lambda values: drawn.append(values) or np.ones(values.shape)
-    )
-    assert (position_picture(model.position) is None) == (not drawn)
+    monkeypatch.setattr(heads, "array", lambda values: np.ones(values.shape))
+    position_picture(model.position)
 
 
 def test_choosing_a_token_stays_on_its_device():

@@ -14,6 +14,7 @@ from viewer_data import Elements
 import headscope
 from headscope.analysis.head_types import Thresholds
 from headscope.show.explore.models import Models
+from headscope.show.viewer.history import read_measured
 from headscope.trained.heads_file import FILE
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
@@ -55,10 +56,17 @@ def in_page(loaded) -> list[str]:
 
 
 def in_tab(run) -> dict[int, list[str]]:
-    """The names that the tab shows at the steps that were measured when the run ended."""
+    """The names that the tab shows at the steps that were measured when the run ended. Beside the
+    metrics that were measured then, it shows their uniform values."""
     last = events(run).Tensors("heads")[-1]
-    found = json.loads(last.tensor_proto.string_val[0])
-    return {int(step): each["names"] for step, each in found.items()}
+    files = [headscope.load(file) for file in run.glob("checkpoints/*.safetensors")]
+    layers, heads = len(files[0].model.attentions), files[0].model.attentions[0].heads
+    shape = [{"layers": layers, "heads": heads}]
+    measured = read_measured(last.tensor_proto.string_val[0], shape)
+    for loaded in files:
+        uniform = loaded.stored_statistics().header()["uniform"]
+        assert measured[loaded.step]["uniform"] == uniform
+    return {step: of_step["names"] for step, of_step in measured.items()}
 
 
 def assert_one_name(run: Path) -> None:

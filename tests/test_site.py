@@ -9,17 +9,13 @@ import pytest
 from running import ROOT
 
 import headscope.nn
-from benchmarks.demo import DEMO, data_of
-from headscope.show.viewer.page import attention_page
+from benchmarks.pages import DEMO, data_of
 
 
-def test_the_demo_has_the_current_viewer_and_is_small() -> None:
-    """To update it: python -m benchmarks.demo, or python -m benchmarks.docs demo if the format of
-    its data has changed."""
+def test_the_demo_has_layouts_and_is_small() -> None:
+    """If the format of its data has changed: python -m benchmarks.docs demo"""
     page = DEMO.read_text("utf-8")
-    data = data_of(page)
-    assert page == attention_page(**data)
-    steps = data["runs"][0]["history"]["steps"]
+    steps = data_of(page)["runs"][0]["history"]["steps"]
     assert len(steps) >= 10
     assert all("layout" in step for step in steps)
     assert len(page) < 1.5 * 2**20

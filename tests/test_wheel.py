@@ -1,7 +1,5 @@
 """The laws of the wheel: it holds the whole package, and works where there is no checkout."""
 
-import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -9,7 +7,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import test_own_parts as own_parts
 from running import ROOT, SMALL, summary
 from tab_runs import board
 
@@ -19,7 +16,6 @@ from headscope.cli.main import COMMANDS
 pytestmark = pytest.mark.slow
 
 PACKAGE = Path(headscope.__file__).parent
-README = (ROOT / "README.md").read_text("utf-8")
 
 USE = """
 import importlib, pkgutil
@@ -103,7 +99,8 @@ def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
     assert "headscope sample checkpoint=outputs/run/" in said
     assert run("sample", "prompt=The", "max_new_tokens=5").startswith("The")
     run("analyze")
-    assert Path("outputs/run/analysis/attention.html").is_file()
+    written = {file.suffix for file in Path("outputs/run/analysis").iterdir()}
+    assert written >= {".html", ".csv", ".png", ".svg"}
     with board(tmp_path / "outputs", load_fast=False) as served:
         assert "run/tensorboard" in served.runs()
 
@@ -111,24 +108,3 @@ def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
     monkeypatch.chdir("elsewhere")
     run("train", "resume=../outputs/run", "trainer.max_steps=3")
     assert summary("../outputs/run")["steps"] == 3
-
-    own_parts.write_files()
-    parts = f"parts=[{','.join(f'{file}.py' for file in own_parts.FILES)},torch.nn]"
-    small = [word for word in SMALL if not word.startswith("tokenizer")]
-    words = " ".join(own_parts.FROM_A_FILE.values()).split()
-    said = run("train", *small, *words, "trainer.max_steps=1", "hydra.run.dir=outputs/own")
-    assert {"my_attention.py", "my_tokenizer.py"} <= {*re.split(r"[\[\],=\s']+", said)}
-    chosen = "checkpoint=outputs/own"
-    assert run("sample", parts, chosen, "prompt=The", "max_new_tokens=5").startswith("The")
-    run("train", "resume=outputs/own", "trainer.max_steps=2", parts)
-    assert summary("outputs/own")["steps"] == 2
-
-
-def test_uv_accepts_the_line_of_the_readme() -> None:
-    if not shutil.which("uv"):
-        pytest.skip("needs uv")
-    [line] = re.findall(r"^uv pip install .*--torch-backend=cpu", README, re.MULTILINE)
-    command = [*line.split(), "--offline", "--dry-run"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "unexpected argument" not in said.stderr
-    assert "invalid value" not in said.stderr

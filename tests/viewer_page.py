@@ -66,8 +66,8 @@ class Page:
         """Waits until everything is drawn."""
         self.browser.execute_async_script(READY)
 
-    def resize(self, width: int, scale: int = 1) -> None:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": scale, "mobile": width < 500}
+    def resize(self, width: int) -> None:
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def all(self, selector: str) -> list[Any]:
@@ -120,6 +120,12 @@ class Page:
     def open_head(self, number: int) -> None:
         self.click(self.all(".grid button")[number])
 
+    def compare_head(self, number: int) -> None:
+        """Clicks a head with the shift key held down."""
+        shift = webdriver.ActionChains(self.browser).key_down(Keys.SHIFT)
+        shift.click(self.all(".grid button")[number]).key_up(Keys.SHIFT).perform()
+        self.ready()
+
     def select(self, label: str, value: str) -> None:
         support_ui.Select(self.one(f"select[aria-label='{label}']")).select_by_value(value)
         self.ready()
@@ -127,12 +133,6 @@ class Page:
     def chosen(self, label: str) -> str:
         """What is selected in a list."""
         return self.one(f"select[aria-label='{label}']").get_attribute("value")
-
-    def set_scheme(self, *scheme: str) -> None:
-        """The theme of the system: light, dark or neither. Everything is drawn again."""
-        features = [{"name": "prefers-color-scheme", "value": each} for each in scheme]
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        self.ready()
 
     def assert_cells(
         self,

@@ -8,9 +8,8 @@ import pytest
 import torch
 from choices import EACH
 from conversion.models import saved
-from induction_circuit import VOCAB, induction_circuit
 from refusals import refused
-from small_gpt import fresh, gpt, some_tokens, variant
+from small_gpt import VOCAB, fresh, gpt, induction_circuit, some_tokens, variant
 
 import headscope
 from headscope.analysis.circuits import compositions, copying_scores, random_composition

@@ -3,22 +3,24 @@ estimated from gradients. All equal what hooks, written here, do to the head's o
 
 import copy
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
+from checkpoint_files import content, save
 from choices import every_part
-from induction_circuit import VOCAB, induction_circuit
 from refusals import refused
-from small_gpt import gpt, variant
+from small_gpt import VOCAB, gpt, induction_circuit, variant
 
+import headscope
 from headscope.analysis.ablation import (
     ablate_heads,
     gradient_importance,
     mean_outputs,
     other_induction,
 )
-from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
+from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads, patch_texts
 from headscope.analysis.repeats import RepeatProbe
 from headscope.nn.loss import IGNORED, next_token_loss
 
@@ -175,18 +177,6 @@ def test_in_an_induction_circuit_the_two_heads_of_the_circuit_are_needed_and_eac
     torch.testing.assert_close(found.noising, 1 - ones, rtol=0, atol=1e-3)
 
 
-def test_texts_and_metrics_that_do_not_fit_are_refused():
-    fitting = {"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC}
-    for changed, words in (
-        ({"corrupted": CORRUPTED[:-1]}, ["(7,)", "(6,)"]),
-        *(({"position": place}, [f"position={place}", "0 to 6"]) for place in (7, -1)),
-        ({"metric": ContinuationLoss((1,) * 7)}, ["7 tokens"]),
-        ({"metric": LogitDifference(1, -1)}, ["-1"]),
-    ):
-        with refused(*words):
-            patch_heads(gpt(), **fitting | changed)
-
-
 @pytest.mark.parametrize(
     "measure",
     [
@@ -205,3 +195,49 @@ def test_the_model_is_left_as_it_was_and_may_be_frozen(measure):
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     frozen = measure(model.requires_grad_(False))
     torch.testing.assert_close(frozen, first, rtol=0, atol=0)
+
+
+# --- patching with texts ---
+
+GOOD = {"clean": "abc ab", "corrupted": "abd ab", "answers": ["c", "d"]}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """A model of 8 bytes of context."""
+    file = tmp_path_factory.mktemp("patch") / "some.safetensors"
+    save(content()[0], file)
+    return headscope.load(file)
+
+
+def test_answers_are_a_logit_difference_and_a_continuation_is_a_loss(loaded):
+    texts = patch_texts(loaded, clean="abc abc", corrupted="abd abc", answers=["x", " "])
+    assert texts.metric == LogitDifference(right=ord("x"), wrong=ord(" "))
+    assert (texts.clean, texts.corrupted) == (list(b"abc abc"), list(b"abd abc"))
+    assert texts.clean_labels == list("abc·abc")
+    with refused("no difference that a head could carry"):
+        replace(texts, corrupted=texts.clean).run(loaded)
+    texts = patch_texts(loaded, clean="abca", corrupted="abda", continuation="bc")
+    assert texts.metric == ContinuationLoss((98, 99))
+    assert (texts.clean, texts.corrupted) == (list(b"abcabc"), list(b"abdabc"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"corrupted": "多 abc"}, ["have 6 and 7 tokens", "['多 1/3', "]),
+        ({"corrupted": "abc ab"}, ["same text"]),
+        ({"clean": None}, ["patch.clean="]),
+        ({"answers": None}, ["patch.answers", "patch.continuation"]),
+        ({"answers": ["c"]}, ["patch.answers=['c']", "two different"]),
+        ({"answers": ["c", "c"]}, ["two different"]),
+        ({"answers": ["c", "de"]}, ["'de' has 2 tokens (d, e)"]),
+        ({"answers": None, "continuation": ""}, ["patch.continuation"]),
+        ({"answers": None, "continuation": "cde"}, ["9 tokens", "block_size=8"]),
+        ({"position": 6}, ["position=6", "0 to 5"]),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_in_one_line(loaded, changed, words):
+    with refused(*words):
+        patch_texts(loaded, **(GOOD | changed)).run(loaded)

@@ -1,10 +1,15 @@
-"""What heads are called: by what they plainly do, and nothing where they do nothing."""
+"""What heads are called: by what they plainly do, and nothing where they do nothing. Every name and
+metric is in the glossary."""
+
+import re
 
 import pytest
 import torch
 from viewer_data import uniform_metrics
 
-from headscope.analysis.head_types import NARROW, HeadType, Thresholds, head_types
+from benchmarks.pages import head_names, metrics
+from headscope.analysis import head_types as names
+from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform
 from headscope.config.parts import defaults_in_conf
 
@@ -28,19 +33,19 @@ def test_a_threshold_is_the_share_above_what_even_attention_gives():
     # Of two names, the one further above its threshold is taken.
     two_names = 0.55 * looking(-1) + 0.45 * torch.eye(TOKENS)[[0] * TOKENS]
     metrics, previous = head_metrics(torch.stack([*shares, two_names])), "previous-token"
-    for thresholds, names in (
+    for thresholds, expected in (
         (Thresholds(), ["global", "global", previous, previous, previous]),
         (Thresholds(previous=0.25), [previous] * 5),
         (Thresholds(first=0.2), ["global", "global", previous, previous, "first-token"]),
     ):
-        assert [head.name for head in head_types(metrics, EVEN, thresholds=thresholds)] == names
+        assert [head.name for head in head_types(metrics, EVEN, thresholds=thresholds)] == expected
 
 
 NOWHERE = torch.eye(TOKENS)[[(9 * t + 3 * t * t // 7) % (t + 1) for t in range(TOKENS)]]
 """Each query attends to another key, so that no metric names this head."""
 
 
-MIXED = HeadType("mixed", float(head_metrics(NOWHERE)["unevenness"]), 0.0)
+UNNAMED = HeadType("mixed", float(head_metrics(NOWHERE)["unevenness"]), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ MIXED = HeadType("mixed", float(head_metrics(NOWHERE)["unevenness"]), 0.0)
     [
         ({"induction": 0.8}, 0.0, HeadType("induction", 0.8, 0.8 / 0.3)),
         ({"punctuation": 0.47}, 0.1, HeadType("punctuation", 0.47, 0.37 / 0.9 / 0.4)),
-        ({"punctuation": 0.45}, 0.1, MIXED),
+        ({"punctuation": 0.45}, 0.1, UNNAMED),
         ({"same_token": 0.35}, 0.05, HeadType("same-token", 0.35, 0.3 / 0.95 / 0.3)),
         ({"frequent": 0.68}, 0.5, HeadType("frequent-token", 0.68, 0.36 / 0.33)),
         ({"frequent": 0.32}, 0.5, HeadType("rare-token", 0.68, 0.36 / 0.33)),
@@ -75,8 +80,21 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
     assert {**in_conf, **vars(Thresholds())} == in_conf
 
 
-@pytest.mark.parametrize("metric", ["induction", "same_token"])
-def test_what_only_some_queries_do_is_named_although_attention_is_even(metric):
-    metrics = head_metrics(uniform(torch.ones(TOKENS, TOKENS))[None])
-    metrics[metric] = torch.tensor([0.9])
-    assert [head.name for head in head_types(metrics, EVEN | {metric: 0.0})] == [NARROW[metric]]
+# --- the glossary ---
+
+
+def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
+    """tests/show/report/test_report.py compares the metrics with those of a report."""
+    described = head_names()
+    plain = [names.GLOBAL, names.MIXED, names.NONE]
+    assert list(described) == [*names.NARROW.values(), *names.BROAD.values(), *plain]
+    assert all(text.endswith(".") for text in [*metrics().values(), *described.values()])
+    assert all(". A high value means" in text for text in metrics().values())
+
+
+def test_the_thresholds_in_the_glossary_are_the_defaults():
+    keys = {name: key for key, name in [*names.NARROW.items(), *names.BROAD.items()]}
+    keys |= {names.GLOBAL: "spread", names.MIXED: "spread", names.NONE: "even"}
+    for name, text in head_names().items():
+        value = getattr(Thresholds, keys[name])
+        assert re.search(rf"(at least|below) ({value}|{value:.0%})(?![\d.]*\d)", text), name

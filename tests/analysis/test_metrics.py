@@ -1,6 +1,7 @@
 """The metrics of a head: known answers for known weights, and at any size those of a plain loop."""
 
 import math
+from itertools import product
 from operator import mul
 from statistics import mean
 
@@ -9,11 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
+from small_gpt import LENGTH, VOCAB, fresh, induction_circuit
+from torch.special import entr
 from viewer_data import uniform_metrics
 
 from headscope.analysis import metrics
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import METRICS, head_metrics, uniform
+from headscope.analysis.repeats import RepeatedTexts, RepeatProbe, contrast, repeated_texts, score
+from headscope.analysis.tokens import are_punctuation, classify_tokens, mass_on, targets_in
 
 
 def some_weights(tokens, *, causal, seed=0):
@@ -122,40 +127,164 @@ def test_within_documents_they_are_the_means_over_the_queries_of_all_documents(l
 # --- how much heads differ ---
 
 
-def some_heads(heads, tokens, *, causal=True):
-    """Weights (2, H, T, T). If causal, what comes after a token is NaN: it must not be read."""
-    scores = 3 * torch.randn(2, heads, tokens, tokens, generator=torch.Generator().manual_seed(0))
-    future = torch.ones(tokens, tokens).triu(1).bool() & torch.tensor(causal)
-    weights = scores.masked_fill(future, -math.inf).double().softmax(-1)
-    return weights.masked_fill(future, math.nan)
+def rows_of(head, *, causal):
+    """What each query sees of a head (T, T), without queries that see one key."""
+    tokens = len(head)
+    rows = [row[: t + 1] if causal else row for t, row in enumerate(head)]
+    return [row for row in rows if len(row) > 1 or tokens == 1]
 
 
-def test_similarities_by_hand():
-    """One head looks at itself, one at the token before, one at all alike."""
-    own, before = torch.eye(3), torch.eye(3)[[0, 0, 1]]
-    heads = torch.stack([own, before, uniform(own)])
-    # Of three rows the first, which sees one key, is the same in all and left out.
-    similarity = cosine_similarity(heads)
-    assert similarity[0, 1].item() == 0
-    length = math.sqrt(1 / 2 + 1 / 3)
-    assert similarity[0, 2].item() == pytest.approx((1 / 2 + 1 / 3) / length / math.sqrt(2))
-    # Divergence in bits: the entropy of the middle, minus the mean of the two entropies.
-    two = -(math.log2(3 / 4) * 3 / 4 + math.log2(1 / 4) / 4) - 1 / 2
-    three = -(math.log2(2 / 3) * 2 / 3 + math.log2(1 / 6) / 3) - math.log2(3) / 2
-    distance = jensen_shannon(heads)
-    assert distance[0, 1].item() == pytest.approx(1)
-    assert distance[0, 2].item() == pytest.approx((math.sqrt(two) + math.sqrt(three)) / 2)
+def bits_apart(one, other):
+    """The Jensen-Shannon distance, by entropies."""
+    shared = (entr(one) + entr(other)) / 2
+    nats = (entr((one + other) / 2) - shared).sum().item()
+    return math.sqrt(max(0.0, nats) / math.log(2))
 
 
-@given(st.integers(1, 5), st.integers(1, 8), st.booleans())
-def test_similarities_are_symmetric_and_bounded_and_a_head_is_like_itself(heads, tokens, causal):
-    weights = some_heads(heads, tokens, causal=causal)
+@given(st.integers(1, 8), st.booleans())
+def test_similarities_are_the_cosine_of_maps_and_the_mean_distance_in_bits(tokens, causal):
+    weights = some_weights(tokens, causal=causal)
     visible = None if causal else torch.ones(tokens, tokens).bool()
-    one = torch.ones(2, heads, dtype=torch.float64)
-    for function, own in ((cosine_similarity, one), (jensen_shannon, 0 * one)):
-        matrix = function(weights, visible)
-        torch.testing.assert_close(matrix, matrix.mT)
-        torch.testing.assert_close(matrix.diagonal(dim1=-2, dim2=-1), own)
-        assert ((matrix >= 0) & (matrix <= 1 + 1e-9)).all()
-    rounded = cosine_similarity(weights.float() / 3, visible)
-    assert rounded.max() <= 1  # also after rounding
+    similarity, distance = (f(weights, visible) for f in (cosine_similarity, jensen_shannon))
+    heads = [rows_of(head, causal=causal) for head in weights]
+    for (i, one), (j, other) in product(enumerate(heads), repeat=2):
+        cosine = torch.cosine_similarity(torch.cat(one), torch.cat(other), dim=0)
+        torch.testing.assert_close(similarity[i, j], cosine)
+        expected = mean(map(bits_apart, one, other))
+        assert distance[i, j].item() == pytest.approx(expected, abs=1e-6)
+    assert cosine_similarity(weights.float() / 3, visible).max() <= 1  # also after rounding
+
+
+# --- metrics that depend on the tokens ---
+
+TEXTS = ["the", " of", ",", "\n", "", " cat", "."]
+THE, OF, COMMA, NEWLINE, END, CAT, STOP = range(7)
+PIECES = [text.encode() for text in TEXTS]
+KINDS = classify_tokens(PIECES, torch.tensor([20, 30, 20, 5, 5, 10, 10]))
+
+
+def test_kinds_by_hand():
+    assert KINDS.special.tolist() == [text == "" for text in TEXTS]
+    assert KINDS.punctuation.tolist() == [text in {",", "\n", "."} for text in TEXTS]
+    assert KINDS.frequent.nonzero().flatten().tolist() == [THE, OF]  # 20 + 30: half of 100
+    assert classify_tokens(PIECES).frequent is None
+    assert all(are_punctuation([b".", b" --", b".\n\n", "\u3002".encode()]))
+    assert not any(are_punctuation([b"'s", b" ", b"", b"$", "\ufffd".encode(), b"3."]))
+
+
+def test_the_bytes_of_a_punctuation_mark_are_punctuation_wherever_tokens_end():
+    """Also half of a mark, with a space before it. A mark that is cut off is none."""
+    text = "\u4f60\u597d\uff0cmu. \u3002".encode()
+    kinds = classify_tokens([bytes([value]) for value in range(256)])
+    tokens = torch.tensor([list(text), list(text)])
+    found = targets_in(tokens, kinds)["punctuation"]
+    marks = [False] * 6 + [True] * 3 + [False] * 2 + [True, False] + [True] * 3
+    assert found.tolist() == [[marks] * len(text)] * 2
+    comma, stop = "\uff0c".encode(), "\u3002".encode()
+    assert all(are_punctuation([comma[:1], comma[1:] + b" ", b" " + stop[:2], stop[2:]]))
+    assert not any(are_punctuation([b"u" + comma[:1], comma[2:], b"a", stop[:2]]))
+
+
+@given(st.integers(1, 3), st.integers(1, 7), st.booleans(), st.integers(0, 99))
+def test_the_mass_on_targets_is_that_of_a_plain_loop_and_read_nothing_after_a_token(
+    texts, length, causal, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(len(TEXTS), (texts, length), generator=generator)
+    weights = torch.rand(2, texts, 3, length, length, generator=generator)
+    if causal:
+        weights.masked_fill_(torch.ones(length, length).triu(1).bool(), math.nan)
+    is_target = {
+        "same_token": lambda words, query, key: key < query and words[key] == words[query],
+        "punctuation": lambda words, query, key: words[key] in (COMMA, NEWLINE, STOP),
+        "frequent": lambda words, query, key: words[key] in (THE, OF),
+    }
+    found = targets_in(tokens, KINDS)
+    assert found.keys() == is_target.keys()
+    for name, targets in found.items():
+        mass, queries = mass_on(
+            weights, targets, None if causal else torch.ones(length, length).bool()
+        )
+        expected, count = torch.zeros(2, 3), 0
+        for text, words in enumerate(tokens.tolist()):
+            for t in range(length):
+                seen = range(t + 1) if causal else range(length)
+                keys = [s for s in seen if is_target[name](words, t, s)]
+                if keys and (len(seen) > 1 or length == 1):
+                    count += 1
+                    expected += weights[:, text, :, t, keys].sum(-1)
+        assert queries == count
+        torch.testing.assert_close(mass, expected)
+
+
+# --- induction ---
+
+
+def texts_of(length=LENGTH, texts=8, seed=0, **options):
+    return repeated_texts(vocab_size=VOCAB, length=length, texts=texts, seed=seed, **options)
+
+
+def scores(weights, texts):
+    """Induction and duplicate scores of one head's weights (B, T, T)."""
+    contrasts = (contrast(texts, skip=1), contrast(texts, skip=0))
+    return [float(score(weights[:, None], c)) / len(texts.tokens) for c in contrasts]
+
+
+def test_a_circuit_built_by_hand_does_induction():
+    metrics = RepeatProbe(induction_circuit(), texts=24).metrics(induction_circuit())
+    # It looks everywhere where no token is repeated, so also at the places of other texts' targets.
+    assert metrics["induction"][1].item() > 0.9
+    assert abs(metrics["induction"][0].item()) < 0.01
+    assert abs(metrics["duplicate"][1].item()) < 0.05
+    assert metrics["repeat_previous"][0].item() == pytest.approx(1, abs=1e-3)
+
+
+@given(st.integers(8, 40), st.integers(2, 12), st.integers(0, 99))
+def test_what_depends_on_the_position_alone_scores_nothing(length, count, seed):
+    """Heads that look a fixed number of tokens back, at each of the periods too, at the first
+    token, at all alike, or by any pattern that is the same in every text."""
+    texts = texts_of(length, count, seed)
+    generator = torch.Generator().manual_seed(seed)
+    patterns = [torch.eye(length)[[max(0, t - d) for t in range(length)]] for d in range(length)]
+    patterns.append(uniform(torch.ones(length, length)))
+    patterns.append(torch.rand(length, length, generator=generator).tril())
+    for pattern in patterns:
+        assert scores(pattern.expand(count, -1, -1), texts) == pytest.approx([0, 0], abs=1e-5)
+
+
+def test_induction_by_hand():
+    """Two texts, a b a b x x and a b c a b c: each is compared with the other at its own places."""
+    tokens = torch.tensor([[0, 1, 0, 1, 8, 9], [0, 1, 2, 0, 1, 2]])
+    texts = RepeatedTexts(tokens, periods=torch.tensor([2, 3]), starts=torch.tensor([2, 3]))
+    weights = torch.zeros(2, 6, 6)
+    weights[0, 2, 1], weights[0, 3, 2] = 0.6, 0.2  # what followed: mean 0.4
+    weights[1, 3, 2] = 0.3  # the same place in the other text, where nothing repeats: mean 0.15
+    weights[1, 4, 2] = 0.9  # what followed b: mean 0.3 over three queries
+    weights[0, 2, 0] = 0.5  # its own token before: mean 0.25 over two queries
+    assert scores(weights, texts) == pytest.approx([(0.4 - 0.15 + 0.3) / 2, 0.25 / 2])
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "expected"),
+    [(60, {3, 5, 7, 9, 11}), (10, {3, 5, 7}), (7, {2, 4})],
+)
+def test_a_passage_comes_twice_and_nowhere_else(vocab_size, expected):
+    """Of 24 tokens. No two periods differ by 1. A small vocabulary has short passages."""
+    options = {"vocab_size": vocab_size, "excluded": [3, vocab_size - 1]}
+    texts = repeated_texts(length=24, texts=16, seed=0, **options)
+    periods, starts = texts.periods.tolist(), texts.starts.tolist()
+    assert set(periods) == expected
+    assert not {*options["excluded"]} & set(texts.tokens.flatten().tolist())
+    for tokens, period, start in zip(texts.tokens.tolist(), periods, starts, strict=True):
+        first, second = tokens[start - period : start], tokens[start : start + period]
+        assert first == second
+        assert len(set(first)) == period
+        assert not set(first) & set(tokens[: start - period] + tokens[start + period :])
+
+
+def test_what_has_no_two_periods_is_refused():
+    for block_size, texts in ((7, 8), (10, 1)):
+        with refused(f"block_size={block_size}, ", f"texts={texts}"):
+            RepeatProbe(fresh(block_size=block_size), texts=texts)
+    with refused("block_size=16", "4 tokens", "at least 5"):
+        RepeatProbe(fresh(vocab_size=6, block_size=16), excluded=[0, 5])

@@ -9,19 +9,17 @@ from checkpoint_files import configuration
 from choices import parts
 from conversion.models import CHOICES
 from running import ROOT
-from test_chinese import TEXT as CHINESE
+from test_chinese import MAKERS, TEXT
 
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.tokens import classify_vocabulary, targets_in
 from headscope.config.parts import Part
-from headscope.data.tokenizer import bpe, byte, char
 from headscope.data.windows import spread_windows
 from headscope.nn import GPT, MultiHeadAttention, NoNorm
 from headscope.nn.dot_product import HeadOutputs
 from headscope.trained.checkpoint import build_model
 
-TEXTS = {"English": (ROOT / "README.md").read_text(encoding="utf-8"), "Chinese": CHINESE}
-MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
+TEXTS = {"English": (ROOT / "README.md").read_text(encoding="utf-8"), "Chinese": TEXT}
 
 
 class Planted(MultiHeadAttention):

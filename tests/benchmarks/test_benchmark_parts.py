@@ -8,7 +8,7 @@ import torch
 from small_gpt import make_gpt
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.nanogpt import training_seconds, write_data
+from benchmarks.race import training_seconds, write_data
 from benchmarks.runner import alternate, summarize
 from benchmarks.table import bar_chart, table
 from benchmarks.training import matrix_rate, training_flops

@@ -1,5 +1,5 @@
-"""The laws of benchmarks/docs.py: every figure in the docs has its commands, and exactly the marked
-figures are replaced by what the commands give."""
+"""The laws of the docs: every figure has its commands, exactly the marked figures are replaced by
+what the commands give, and generated files are up to date."""
 
 import re
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 from running import ROOT
 
 from benchmarks import docs, pictures
+from benchmarks.pages import GENERATED
 
 
 @pytest.fixture
@@ -84,12 +85,24 @@ def test_figures_come_from_the_code_of_a_commit(page, monkeypatch):
     with pytest.raises(ValueError, match=r"code\.py .*: commit the code first"):
         made(page, "echo newest")
     monkeypatch.setattr(docs, "ROOT", page.parent)
-    with pytest.raises(SystemExit, match=r"^Error: code\.py"):
+    with pytest.raises(SystemExit, match="failed: printed"):
         docs.main(["printed"])
     code.write_text("1")
     with pytest.raises(ValueError, match=r"code\.py"):  # the commands change the code
         made(page, "echo 2 > ../../../code.py")
     assert "new" not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "docs/ecosystem.md" else ())
+        for name in GENERATED
+    ],
+)
+def test_a_generated_file_is_up_to_date(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert GENERATED[name](text) == text, f"python -m benchmarks.pages {name}"
 
 
 def test_readers_see_no_text_for_maintainers():

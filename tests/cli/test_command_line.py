@@ -1,4 +1,5 @@
-"""Words of the command line have the meaning that a user expects."""
+"""Words of the command line have the meaning that a user expects, and --help and
+docs/configuration.md show all choices, keys and comments in conf/."""
 
 import importlib.util
 import itertools
@@ -12,18 +13,22 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from composing import SCRIPTS, composed
+from composing import CHOICES, ROOT_OF, SCRIPTS, composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from running import ROOT, SMALL
 
 import headscope
-from benchmarks.schemas import SUITES
+from benchmarks.pages import ROOTS, comment_elsewhere
+from benchmarks.pages import keys_of as keys_in
+from benchmarks.runner import suite
+from headscope.cli.conf import CONF, choices_of
+from headscope.cli.help import heading, help_text, sections_of
 from headscope.cli.texts import LISTS_OF_TEXTS, TEXTS, quoted
 from headscope.cli.words import implied_data
 from headscope.config.messages import alternatives
-from headscope.config.parts import GROUPS, Part, defaults_in_conf, keys_of, locate
+from headscope.config.parts import GROUPS, Part, arguments_of, defaults_in_conf, keys_of, locate
 
 
 def typed(script: str, *arguments: str) -> DictConfig:
@@ -53,8 +58,9 @@ def texts_in(types: dict[str, Any], prefix: str = "", group: str = "") -> Iterat
 
 def test_the_list_of_texts_has_all_keys_that_are_texts() -> None:
     found = {key: each for s in SCRIPTS.values() for key, each in texts_in(get_type_hints(s))}
-    for schema in SUITES.values():
-        found |= dict(texts_in(get_type_hints(schema), "suite."))
+    for name in choices_of("suite"):
+        keys = arguments_of(suite(name, None)).values()
+        found |= dict(texts_in({key.name: key.annotation for key in keys}, "suite."))
     lists = {key for key, each in found.items() if each == list[str]} | {"parts"}
     assert lists == {*LISTS_OF_TEXTS}
     assert found.keys() - lists == {*TEXTS} - {"hydra.run.dir", "hydra.sweep.dir"}
@@ -209,3 +215,34 @@ def test_a_reader_that_ends_and_a_closed_stream_are_no_bug(how: str, tmp_path: P
         assert b"Traceback" not in done.stderr
         assert b"BrokenPipe" not in done.stderr
     headscope.load(tmp_path / "run/checkpoints/best.safetensors")
+
+
+# --- --help ---
+
+
+@pytest.mark.parametrize("name", ["train", "benchmark", "compare"])
+def test_help_lists_every_choice(name: str) -> None:
+    _, _, text = help_text(name, []).partition("as composed from")
+    for group, option in CHOICES:
+        if ROOT_OF.get(group, name) == name:
+            [line] = re.findall(rf"^{group}=.*(?:\n    .*)*", text, re.MULTILINE)
+            assert option in re.split(r"[\s,=]+", line)
+
+
+LINES = [*ROOTS, "train data=text", "train data=hub", "compare compare=own", "train ~logger"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_key_of_a_script_has_a_comment(line: str) -> None:
+    name, *words = line.split()
+    for keys in sections_of(name, words)[1].values():
+        for key in keys:
+            assert key.comment, key.name
+
+
+def test_every_choice_and_its_keys_have_comments() -> None:
+    for group, option in CHOICES:
+        file = CONF / group / f"{option}.yaml"
+        assert heading(file)
+        for key in keys_in(file) if group != "experiment" else []:
+            assert key.value == {} or key.comment or comment_elsewhere(key.name), key.name

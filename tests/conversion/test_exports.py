@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 from choices import slow_unless
-from conversion.models import EXACT, GPT2, OWN, RELU, RMS, SCALED, SWIGLU, saved
+from conversion.models import EXACT, GPT2, OWN, SCALED, SWIGLU, saved
 from refusals import refused
 from running import ROOT
 
@@ -73,14 +73,10 @@ REFUSED = [
     ("gguf", "model=gpt", BPE, "activation=gelu,"),
     ("gguf", "model=modern", BPE, "logit_cap"),
     ("gguf", "model=gpt2 model/attention=additive", BPE, "attention=additive"),
-    ("gguf", "model=gpt2 model/position=relative", BPE, "position=relative"),
     ("gguf", "model=gpt2 model.document_mask=true", BPE, "document_mask"),
-    ("gguf", f"{RMS} model/activation=gelu", BPE, "activation=gelu"),
-    ("gguf", f"{RELU} model.bias=true", BPE, "model.bias"),
     ("gguf", f"{SWIGLU} model.attention.qk_norm=true", BPE, "qk_norm"),
     ("gguf", "model=gpt2", CHAR, "tokenizer=char"),
     ("nanogpt", f"{NANOGPT} model/position=rotary", CHAR, "model/position=rotary"),
-    ("nanogpt", f"{NANOGPT} model/activation=gelu_tanh", CHAR, "model/activation=gelu_tanh"),
     ("nanogpt", f"{NANOGPT} model.tied_head=false", CHAR, "model.tied_head=false"),
     ("nanogpt", f"{NANOGPT} model.ff_dim=24", CHAR, "model.ff_dim=24"),
     ("nanogpt", NANOGPT, BPE, "its tokenizer is bpe"),

@@ -46,13 +46,10 @@ MODELS: Cases = [
 EQUAL: Cases = [
     # transformers ignores these entries, or they have another meaning that we read
     (MPT, {"attn_config": {"alibi_bias_max": 4}, "expansion_ratio": 2}),
-    (GPT2, {"reorder_and_upcast_attn": True}),
     (GPT2, {"scale_attn_weights": False, "layer_norm_epsilon": 0.5, "n_head": 4}),
     (NEOX, {"rope_parameters": None, "rotary_emb_base": 700, "rotary_pct": 1.0}),
-    (MPT, {"logit_scale": 0.5, "no_bias": False, "norm_type": "rmsnorm"}),
     (LLAMA, {"rope_parameters": None, "rope_theta": 700.0}),
     (LLAMA, {"sliding_window": 3, "attention_sinks": True, "attn_logit_softcapping": 5.0}),
-    (QWEN3, {"use_sliding_window": False, "sliding_window": 3}),
     (NANOCHAT, {"final_logit_softcapping": None}),
 ]
 """Changes of config.json after which both still compute the same function."""
@@ -90,10 +87,8 @@ REFUSED: Cases = [
 EITHER: Cases = [
     *((name, {"is_causal": False}) for name in (GPT2, LLAMA)),
     *((MPT, {"attn_config": each}) for each in ({"alibi": False}, {"qk_ln": True})),
-    (GPT2, {"per_layer_config": {"1": {"activation_function": "relu"}}}),
     (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
     (LLAMA, {"rope_parameters": {"rope_type": "default"}, "rope_theta": 7.0}),
-    (LLAMA, {"tie_word_embeddings": True, "partial_rotary_factor": 0.5}),
     (GPT2, {"tie_word_embeddings": None, "scale_attn_weights": 0}),
 ]
 """Changes whose meaning depends on the version of transformers."""

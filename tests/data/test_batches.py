@@ -1,5 +1,5 @@
 """The laws of batches: their order is a pure function of seed and place, every token has its turn,
-and places look random.
+places look random, and batches are made where they are used.
 
 The tokens are their own positions, so that a batch tells where it was cut.
 """
@@ -9,8 +9,9 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections import Counter
-from itertools import islice, permutations
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
+from headscope.data import module
 from headscope.data.batches import Shuffle, TrainingBatches, prefetched
+from headscope.data.module import TokenDataModule, validation_stride
+from headscope.data.store import TokenStore
+from headscope.data.tokenizer import byte
 from headscope.data.windows import ValidationWindows
 
 quick = settings(max_examples=60)
@@ -181,11 +186,6 @@ def test_every_number_has_one_place_also_alone(size, key, data):
     assert shuffle(size, key)(np.array([[place]])).tolist() == [[together[place]]]
 
 
-def test_every_order_is_as_likely():
-    orders = Counter(tuple(shuffle(4, key)(np.arange(4)).tolist()) for key in range(3000))
-    assert strays(np.array([orders[order] for order in permutations(range(4))])) < 5
-
-
 @pytest.mark.parametrize("size", [2**20, 10**9, 2**40 + 5])
 def test_in_a_large_one_a_place_is_had_once_and_says_nothing_of_its_neighbours_or_another_key(size):
     seen = 10_000  # places
@@ -206,3 +206,59 @@ def test_in_a_large_one_a_place_is_had_once_and_says_nothing_of_its_neighbours_o
     for other in others:
         assert even((found - other) % 1)
         assert abs(np.corrcoef(found, other)[0, 1]) < 5 / math.sqrt(seen)
+
+
+# --- the data module ---
+
+TOKENS = np.arange(2000, dtype=np.uint16)
+OPTIONS = {"block_size": 8, "batch_size": 4, "seed": 3}
+
+
+def steps(device):
+    """What a trainer on this device gets, three steps of two batches into its run."""
+    store = TokenStore(folder=Path(), tokenizer=byte([]), train=TOKENS, validation=TOKENS)
+    options = OPTIONS | {"validation_batch_size": 1, "validation_every": 1, "final_every": 1}
+    data = TokenDataModule(store, accumulate=2, **options)
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    counts = {"global_step": 3, "global_rank": 0, "world_size": 1, "overfit_batches": 0}
+    data.trainer = SimpleNamespace(strategy=strategy, **counts)
+    return iter(data.train_dataloader())
+
+
+def assert_batches(found):
+    """From the seventh batch of the sequence, two for each step."""
+    plain = iter(TrainingBatches(TOKENS, start=6, **OPTIONS))
+    for step in islice(found, 10):
+        for batch, expected in zip(step, islice(plain, 2), strict=True):
+            assert all(map(torch.equal, [half.cpu() for half in batch], expected))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_batches_are_made_where_they_are_used(device, monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes)
+    monkeypatch.setattr(module, "prefetched", None)
+    assert all(half.device.type == device for half in next(steps(device))[0])
+    assert_batches(steps(device))
+
+
+def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes - 1)
+    monkeypatch.setattr(module, "prefetched", lambda batches: ["read ahead"] * 2)
+    assert next(steps("cuda")) == ["read ahead"] * 2
+
+
+@pytest.mark.gpu
+def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(monkeypatch):
+    torch.zeros(1, device="cuda")  # a forked process could not use CUDA any more
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 0)
+    assert_batches(steps("cuda"))
+    assert all(half.is_pinned() for half in next(steps("cuda"))[0])
+
+
+@given(st.integers(1, 10**6), st.integers(500, 10**7))
+def test_validation_costs_at_most_a_tenth_of_training(validation_tokens, training_tokens):
+    stride = validation_stride(validation_tokens=validation_tokens, training_tokens=training_tokens)
+    # Predicting a token costs a third of training on it.
+    assert validation_tokens / stride / 3 <= training_tokens / 10
+    if stride > 1:
+        assert validation_tokens / (stride - 1) / 3 > training_tokens / 10

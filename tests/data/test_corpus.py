@@ -14,20 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from headscope.data.corpus import LONGEST, PIECE, Sotu, TinyShakespeare, hold_out, pieces
+from headscope.data.corpus import LONGEST, PIECE, Sotu, TinyShakespeare, pieces
 from headscope.data.hub import Hub
 from headscope.data.tokenizer import bpe, byte, char
-
-
-def test_every_tenth_document_is_held_out_and_documents_are_read_one_ahead():
-    for count in range(1, 25):
-        source = iter(range(1, count + 1))
-        held_out = []
-        for split, item in hold_out(source):
-            assert source.__length_hint__() >= count - item - 1
-            held_out += [item] * (split == "validation")
-        assert held_out == ([count] if count < 10 else list(range(10, count + 1, 10)))
-
 
 # --- pieces ---
 
@@ -128,18 +117,6 @@ def test_a_dataset_gives_the_column_and_the_slices_of_splits_that_were_asked_for
     assert texts(Hub(name=dataset, column="story")) == every_tenth(STORIES)
     halves = Hub(name=dataset, train_split="train[:12]", validation_split="train[80%:]")
     assert texts(halves) == (DOCUMENTS[:12], DOCUMENTS[20:])
-
-
-def test_a_row_of_a_dataset_without_text_is_no_document(tmp_path):
-    chat, none = ({"messages": value} for value in ([{"role": "user", "content": "Hello"}], None))
-    some, most = (
-        Hub(name=str(write(tmp_path / name, {"a.jsonl": jsonl(rows)})), column="messages")
-        for name, rows in (("some", [chat, chat, none, chat]), ("most", [chat, none, none]))
-    )
-    assert texts(some) == (["user:\nHello"] * 2, ["user:\nHello"])
-    assert [*some.left_out.values()] == [(1, 4)]
-    with refused("data.column=messages: 2 of 3 rows of", "(train)", "another column"):
-        texts(most)
 
 
 FORMATS = ["text", "csv", "json", "parquet", "arrow", "imagefolder"]

@@ -1,15 +1,30 @@
 """The laws of generated corpora: the same arguments give the same text, every answer is right, and
-nothing of the validation is in training."""
+nothing of the validation is in training. With `answer_after`, losses count only answers."""
 
+import json
+import math
 import re
+from itertools import islice
 
+import numpy as np
 import pytest
+import torch
 from composing import training_config
 from corpora import texts
 from refusals import refused
+from running import SMALL, events, summary
+from torch.nn.functional import cross_entropy
 
+import headscope
 from headscope.config.parts import build_part
+from headscope.data.batches import TrainingBatches
 from headscope.data.generated import CHARACTERS, SYMBOLS
+from headscope.data.windows import spread_windows
+from headscope.show.explore.answers import Explorer
+from headscope.show.explore.models import Models
+from headscope.show.explore.protocol import parse_request
+from headscope.show.report.inputs import measure_ablation
+from headscope.trained.evaluation import evaluate, evaluate_lengths, validation_text
 
 
 def corpus(name, **keys):
@@ -114,3 +129,158 @@ def test_a_value_out_of_range_is_refused(name, keys):
     key, value = [*keys.items()][0 if len(keys) < 3 else -1]
     with refused(f"data.{key}={value}"):
         corpus(name, **keys)
+
+
+# --- answers ---
+
+
+def answers_in(loaded, inputs, targets):
+    """The place (window, position) and the loss of each token after "=", one by one, as far as the
+    sum begins in the window."""
+    logits, [sign] = loaded.model(inputs), loaded.tokens("=")
+    return {
+        (row, t): cross_entropy(logits[row, t], targets[row, t])
+        for row, t in (inputs == sign).nonzero().tolist()
+        if loaded.tokenizer.end_of_text in inputs[row, :t]
+    }
+
+
+def losses_of_answers(loaded, inputs, targets):
+    return list(answers_in(loaded, inputs, targets).values())
+
+
+def norm_of_gradient(loaded, loss):
+    gradients = torch.autograd.grad(loss, list(loaded.model.parameters()), allow_unused=True)
+    return torch.stack([each.norm() for each in gradients if each is not None]).norm()
+
+
+@pytest.fixture
+def trained(script, tmp_path):
+    """trained(WORDS) trains on sums, and returns the run's folder."""
+
+    def train(words, *, small=SMALL[1:]):
+        words = f"data=modular data.prime=13 tokenizer=char trainer.max_steps=1 {words}"
+        said = script("train", *small, *words.split(), f"hydra.run.dir={tmp_path}/run")
+        assert said.code == 0, said.err
+        return tmp_path / "run"
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("chunk", "batches", "batch_size", "block_size"),
+    [("7", 1, 12, 32), ("null", 3, 3, 11), ("5", 5, 1, 4)],
+)
+def test_the_losses_of_sums_count_only_answers(
+    script, trained, chunk, batches, batch_size, block_size
+):
+    """They are the mean over all answers of a step or of a split, however it is divided into
+    batches. Windows of 4 tokens often have no answer."""
+    run = trained(
+        "model.document_mask=true model.dropout=0 trainer.log_every_steps=1 trainer.gradient_clip=0"
+        f" trainer.loss_chunk_tokens={chunk} trainer.accumulate={batches}"
+        f" trainer.batch_size={batch_size} model.block_size={block_size}"
+        " callbacks.saving.keep_steps=[0]",
+        small=SMALL[2:],
+    )
+    first = headscope.load(*run.glob("checkpoints/step_*.safetensors"))
+    last = headscope.load(run)
+    corpus, end = build_part(last.config.data, "data"), last.tokenizer.end_of_text
+    train, validation = (
+        np.array([token for text in each for token in (end, *last.tokens(text))], dtype=np.uint16)
+        for each in texts(corpus)
+    )
+    windows = TrainingBatches(
+        train, block_size=block_size, batch_size=batch_size, seed=last.config.seed
+    )
+    of_batches = [losses_of_answers(first, *batch) for batch in islice(windows, batches)]
+    expected = torch.stack([loss for each in of_batches for loss in each]).mean()
+    loss, norm = (events(run).Scalars(f"train/{name}")[0].value for name in ("loss", "grad_norm"))
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    assert norm == pytest.approx(norm_of_gradient(first, expected).item(), rel=1e-4)
+    tokens, expected = torch.tensor(validation.astype(int)), []
+    for start in range(0, len(tokens) - 1, block_size):
+        window = tokens[None, start : start + block_size + 1]
+        expected += losses_of_answers(last, window[:, :-1], window[:, 1:])
+    assert 0 < len(expected) < len(texts(corpus)[1])
+    mean = torch.stack(expected).mean().item()
+    assert summary(run)["val_loss"] == pytest.approx(mean, abs=1e-5)
+    said = script("evaluate", f"checkpoint={run}")
+    found = json.loads(said.out[said.out.index("{") :])
+    assert found["tokens"] == found["bytes"] == len(expected)
+    assert found["loss_nats_per_token"] == pytest.approx(mean, abs=1e-5)
+
+
+def test_a_step_without_answers_is_refused(script):
+    words = "data=modular tokenizer=char model.block_size=3 trainer.batch_size=1"
+    said = script("train", *SMALL[2:], *words.split())
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "no answer to learn from" in said.err
+
+
+def test_windows_that_cut_a_sum_do_not_count_its_answer(trained):
+    """The loss does not depend on where windows begin. A model that looks only at its own document
+    and knows no absolute positions gives an answer the same probability in every window."""
+    run = trained("model.document_mask=true model/position=rotary data.share=0.9")
+    loaded = headscope.load(run)
+    text = validation_text(build_part(loaded.config.data, "data"), loaded.tokenizer)
+    [sign] = loaded.tokens("=")
+    tokens = torch.tensor(text.tokens[None].astype(int))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    with torch.no_grad():
+        alone = [
+            float(cross_entropy(loaded.model(inputs[:, t - 3 : t + 1])[0, 3], targets[0, t]))
+            for t in (inputs[0] == sign).nonzero()[:, 0].tolist()
+        ]
+    for size in (5, 7, 32):
+        found = evaluate(loaded.model, text, batch_size=4, block_size=size)
+        kept = [loss for n, loss in enumerate(alone) if (5 * n) // size == (5 * n + 3) // size]
+        assert found["tokens"] == len(kept) > 0
+        assert found["loss_nats_per_token"] == pytest.approx(sum(kept) / len(kept), abs=1e-5)
+    with refused("block_size=3"):
+        evaluate(loaded.model, text, batch_size=4, block_size=3)
+    [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
+    assert "no answer fits" in row["not_possible"]
+    with refused("ablation_windows=4"):
+        measure_ablation(loaded, text, "zero", windows=4, length=3)
+
+
+@pytest.mark.usefixtures("pictures_not_drawn")
+def test_reports_and_texts_count_only_answers(script, trained):
+    run = trained("data.share=0.2")
+    words = "ablation=true gradients=true windows=8 ablation_windows=8 tensorboard=false"
+    assert script("analyze", f"checkpoint={run}", *words.split()).code == 0
+    report = json.loads((run / "analysis/heads.json").read_text())
+    loaded = headscope.load(run)
+    text = validation_text(build_part(loaded.config.data, "data"), loaded.tokenizer)
+    windows = spread_windows(text.tokens, windows=8, length=33)
+    inputs, targets = windows[:, :-1], windows[:, 1:]
+
+    def loss():
+        return torch.stack(losses_of_answers(loaded, inputs, targets)).mean().item()
+
+    whole = loss()
+    assert report["ablation"]["loss"] == pytest.approx(whole, abs=1e-5)
+    for row in report["heads"]:
+        with loaded.ablate([f"L{row['layer']}H{row['head']}"]):
+            assert row["loss_change"] == pytest.approx(loss() - whole, abs=1e-5)
+        expected = row["loss_change"] / math.log(2)  # a number is one byte
+        assert row["bits_per_byte_change"] == pytest.approx(expected, rel=1e-4)
+    windows = spread_windows(text.tokens, windows=8, length=32)
+    answers = answers_in(loaded, windows[:, :-1], windows[:, 1:]).items()
+    late = torch.stack([loss for (_, t), loss in answers if t >= 28]).mean()
+    early = torch.stack([loss for (_, t), loss in answers if 3 <= t < 6]).mean()
+    assert report["in_context_score"] == pytest.approx((late - early).item(), abs=1e-5)
+    # A text of the user begins with a document: its first answer counts.
+    explorer = Explorer(Models(str(run), None, "cpu"))
+    for own in ("ab=c", loaded.tokenizer.decode(text.tokens[1:20].tolist()), "ab"):
+        tokens, [sign] = torch.tensor([loaded.tokens(own)]), loaded.tokens("=")
+        logits = loaded.model(tokens)
+        places = (tokens[0, :-1] == sign).nonzero()[:, 0].tolist()
+        each = [cross_entropy(logits[0, t], tokens[0, t + 1]).item() for t in places]
+        expected = pytest.approx(sum(each) / len(each), abs=1e-5) if each else None
+        assert explorer.read(parse_request("read", {"text": own}))["loss"] == expected
+        assert loaded.read(own).loss() == expected
+    assert loaded.needs("L1H0", "ab=c")[0]["all_paths"] != 0
+    with refused("no answer that counts"):
+        loaded.needs("L1H0", "ab")

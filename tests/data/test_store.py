@@ -152,14 +152,3 @@ def test_what_a_stranger_writes_with_right_checksums_is_checked(corpus, folder, 
         crc32 = {name: zlib.crc32((folder / name).read_bytes()) for name in names}
         (folder / "checksums.json").write_text(json.dumps({"crc32": crc32}))
         assert_refused(corpus, folder)
-
-
-def test_a_verified_store_is_read_again_only_after_a_change(corpus, folder, monkeypatch):
-    crc32, read = zlib.crc32, []
-    monkeypatch.setattr(zlib, "crc32", lambda data: read.append(len(data)) or crc32(data))
-    open_store(folder)
-    assert not read
-    (folder / "train.bin").touch()
-    for _ in range(2):
-        open_store(folder)
-        assert len(read) == 3

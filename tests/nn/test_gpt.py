@@ -1,7 +1,8 @@
-"""The laws of the whole model."""
+"""The laws of the whole model, and of its norms and embeddings."""
 
 import math
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -9,34 +10,18 @@ from choices import every_pair, every_part, parts
 from small_gpt import fresh, gpt, loss_of, make_gpt, some_tokens, variant
 
 from headscope.errors import UserError
-from headscope.nn import GPT, Learned, Sinusoidal
+from headscope.nn import GPT, LayerNorm, Learned, RMSNorm
 from headscope.nn.capture import capture
+from headscope.nn.ngrams import MULTIPLIER, PRIME
 
 
-def test_parameters_are_as_many_as_said():
-    width, vocab, block, layers = 8, 5, 3, 4
-    sizes = {"vocab_size": vocab, "block_size": block, "embed_dim": width, "layers": layers}
-    plain = vocab * width + 12 * layers * width**2 + (2 * layers + 1) * width
-    for options, more in (
-        ({}, 0),
-        ({"tied_head": False}, vocab * width),
-        ({"position": Learned}, block * width),
-        ({"qkv_bias": True}, 3 * layers * width),
-        # of norms; of feed-forward layers and output projections
-        ({"bias": True}, (2 * layers + 1) * width + (5 + 1) * layers * width),
-    ):
-        options = {"position": Sinusoidal} | options
-        assert make_gpt(**sizes, heads=2, **options).parameter_count() == plain + more
-
-
-def test_a_scaled_embedding_is_sqrt_of_the_width_times_as_large():
+def test_parameters_and_the_spread_of_a_scaled_embedding():
+    sizes = {"vocab_size": 50257, "block_size": 1024, "embed_dim": 768, "layers": 12}
+    with torch.device("meta"):
+        gpt2 = make_gpt(**sizes, heads=12, position=Learned, bias=True, qkv_bias=True)
+    assert gpt2.parameter_count() == 124_439_808
     started = fresh(scale_embedding=True).embedding.weight.std().item()
     assert started == pytest.approx(1 / math.sqrt(16), rel=0.2)
-    plain, scaled = gpt(tied_head=False), gpt(tied_head=False, scale_embedding=True)
-    scaled.load_state_dict(plain.state_dict())
-    with torch.no_grad():
-        scaled.embedding.weight /= math.sqrt(16)
-    torch.testing.assert_close(plain(some_tokens()), scaled(some_tokens()))
 
 
 def test_dropout_draws_anew_in_training_and_never_in_evaluation():
@@ -78,6 +63,9 @@ def test_values_out_of_range_are_refused_by_name():
         for value in values:
             with pytest.raises(UserError, match=f"{key}={value}"):
                 fresh(**{key: value})
+    for norm, value in product((LayerNorm, RMSNorm), (0.0, -1.0, math.inf, math.nan)):
+        with pytest.raises(UserError, match="eps="):
+            norm(embed_dim=2, eps=value)
 
 
 @every_pair
@@ -116,11 +104,53 @@ def test_gradients_reach_every_parameter(pair):
             assert parameter.grad.abs().max() > 1e-5, name
 
 
-@every_part
-def test_a_state_dict_holds_parameters_alone(pair):
-    model = fresh(**variant(pair))
-    own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    assert set(model.state_dict()) == own
+# --- its parts ---
+
+
+def test_each_ngram_adds_the_embedding_of_its_hash():
+    layer = gpt(ngrams=4, ngram_buckets=64).ngram_embedding
+    embedded = layer(torch.zeros(2, 6, 16), some_tokens(6))
+    for row, tokens in enumerate(some_tokens(6).tolist()):
+        for last in range(len(tokens)):
+            expected, key = torch.zeros(16), tokens[last]
+            for before, table in zip(reversed(tokens[:last]), layer.tables, strict=False):
+                key = (key * MULTIPLIER + before) % PRIME
+                expected = expected + table.weight[key % 64]
+            torch.testing.assert_close(embedded[row, last], expected)
+
+
+def test_a_new_model_ignores_ngrams():
+    model = fresh(ngrams=3)
+    embedded = model.embed(some_tokens(6))
+    model.ngrams = 1
+    assert torch.equal(embedded, model.embed(some_tokens(6)))
+
+
+def test_a_cap_bounds_logits_in_float32():
+    model, x = gpt(logit_cap=0.5).bfloat16(), torch.randn(2, 3, 16).bfloat16()
+    capped, model.logit_cap = model.unembed(x), None
+    plain = model.unembed(x).float()
+    assert plain.abs().max() > 1
+    assert torch.equal(capped, 0.5 * torch.tanh(plain / 0.5))
+
+
+def test_a_model_refuses_what_are_no_tokens():
+    model = gpt()
+    empty = [torch.zeros(shape, dtype=torch.long) for shape in ((2, 0), (0, 3), (2, 3, 1))]
+    for tokens in (*empty, torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)):
+        for call in (model, model.hidden, model.next_logits, model.embed):
+            with pytest.raises(UserError, match=rf"{tokens.dtype}.*integers|torch\.int64 \(B, T\)"):
+                call(tokens)
+
+
+def test_a_model_takes_what_a_tokenizer_returns():
+    model, tokens = gpt(), torch.tensor([[3, 1, 4, 1, 5]])
+    expected = model(tokens)
+    encoded = tokens[0].numpy().astype("uint32")
+    encoded.flags.writeable = False  # as the byte tokenizer may return them
+    for given in (encoded, torch.tensor(encoded.copy()), tokens[0], tokens[0].tolist()):
+        assert torch.equal(model(given), expected[0])
+    assert torch.equal(model(encoded[None]), expected)
 
 
 # --- activation checkpointing ---

@@ -1,19 +1,16 @@
 """On a GPU the vocabulary is padded to a multiple of 64 for the product of the output head. Nothing
 but the time changes. Here tensors on the CPU say that they are on a GPU."""
 
-from contextlib import nullcontext
-from functools import partial
 from unittest.mock import Mock
 
 import pytest
 import torch
-import torch.nn.functional as F
 from small_gpt import gpt, some_tokens
 from torch import Tensor
 
 from headscope.nn.precision import padded_linear
 from headscope.trained.generation import generate_tokens
-from headscope.training.objective import Objective, compile_in_place
+from headscope.training.objective import Objective
 
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
 
@@ -48,29 +45,6 @@ def test_losses_gradients_and_samples_are_the_same(monkeypatch, padded, options,
     padded.reset_mock()
     assert list(generate_tokens(model, [[1, 2, 3]], **options)) == text
     assert not padded.called  # for single tokens the copy of the matrix would take longer
-
-
-def test_rows_are_padded_to_a_multiple_of_64(monkeypatch):
-    product = Mock(wraps=F.linear)
-    monkeypatch.setattr(F, "linear", product)
-    for rows, padded in ((1, 64), (64, 64), (65, 128)):
-        x, weight = torch.randn(5, 8), torch.randn(rows, 8)
-        torch.testing.assert_close(padded_linear(x, weight), x @ weight.T)
-        assert product.call_args.args[1].size(0) == padded
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk_tokens", [None, 4])
-def test_a_compiled_step_is_the_same(monkeypatch, chunk_tokens):
-    monkeypatch.setattr("torch.compile", partial(torch.compile, backend="aot_eager"))
-    torch._dynamo.reset()
-    objective = Objective(gpt(layers=1, logit_cap=3.0).train(), chunk_tokens=chunk_tokens)
-    plain = step(objective)
-    # Dynamo sees that the tensors are on the CPU.
-    head = objective.model.head
-    monkeypatch.setattr(head, "forward", lambda x: padded_linear(x, head.weight))
-    assert compile_in_place(objective, BATCH, nullcontext()) is None
-    torch.testing.assert_close(step(objective), plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu

@@ -63,14 +63,9 @@ def test_precision_changes_probabilities_slightly_and_not_the_given_model(
     assert said.code == 0, said.err
 
 
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [("sample", "fp32, bf16, int8"), ("evaluate", "fp32, bf16-mixed, bf16, int8")],
-)
-def test_an_unknown_precision_is_rejected(script, name, known):
-    said = script(name, "precision=fp4")
-    assert said.code == 1
-    assert f"precision=fp4 must be one of auto, {known}\n" in said.err
+@pytest.mark.parametrize("name", ["sample", "evaluate"])
+def test_an_unknown_precision_is_rejected(script, name):
+    assert "precision=fp4 must be one of auto, fp32, bf16" in script(name, "precision=fp4").err
 
 
 def test_auto_precision_is_bf16_for_large_models_if_the_device_supports_bf16(monkeypatch):
@@ -104,9 +99,9 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 @pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.parametrize(("batch", "position", "layers"), [(1, Rotary, 2), (2, Alibi, 1)])
-def test_the_compiled_step_gives_the_logits_of_next_logits(batch, position, layers):
-    model = gpt(position=position, ngrams=3, layers=layers)
+@pytest.mark.parametrize(("batch", "position"), [(1, Rotary), (2, Alibi)])
+def test_the_compiled_step_gives_the_logits_of_next_logits(batch, position):
+    model = gpt(position=position, ngrams=3, layers=1)
     plain = read_others(model.next_logits, cache_of_three(model, batch))
     read = compile_decoding(model, batch=batch)
     other = 3 - batch  # for this number of texts, `read` is not compiled
@@ -119,14 +114,14 @@ def test_the_compiled_step_gives_the_logits_of_next_logits(batch, position, laye
 
 @pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(precision):
+@pytest.mark.parametrize(("precision", "batch"), [("bf16", 1), ("int8", 2)])
+def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(precision, batch):
     exact = gpt(layers=1)
     model = in_precision(exact, precision)
-    expected = read_others(exact.next_logits, cache_of_three(exact, 1))
+    expected = read_others(exact.next_logits, cache_of_three(exact, batch))
     plain, lower = (
-        (read_others(read, cache_of_three(model, 1)).float() - expected).abs().max()
-        for read in (model.next_logits, compile_decoding(model))
+        (read_others(read, cache_of_three(model, batch)).float() - expected).abs().max()
+        for read in (model.next_logits, compile_decoding(model, batch=batch))
     )
     assert 0 < lower < 2 * plain
 
@@ -147,23 +142,12 @@ def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits
             torch.testing.assert_close(step(*given), expected, **CLOSE)
 
 
-@torch.no_grad()
-def test_the_exported_int8_step_works_for_several_texts():
-    exact = gpt(layers=1)
-    model = in_precision(exact, "int8")
-    step = export(OneToken(model), make_cache(model, 2), first=2).module()
-    cache = cache_of_three(exact, 2)
-    made = step(*(part.clone() for part in inputs(TEXTS[:2, :4], cache)))
-    expected = exact.next_logits(TEXTS[:2, 3:4], cache)
-    assert 0 < (made - expected).abs().max() < 0.05 * expected.abs().max()
-
-
 @pytest.mark.slow
 def test_compile_does_not_change_the_output_of_the_script(script, checkpoint):
-    words = [checkpoint, "num_samples=2", "max_new_tokens=12", "temperature=0"]
-    plain, fast = (script("sample", *words, *more) for more in ([], ["compile=true"]))
+    words = ["sample", checkpoint, "num_samples=2", "max_new_tokens=12", "temperature=0"]
+    fast = script(*words, "compile=true")
     assert fast.code == 0, fast.err
-    assert fast.out == plain.out
+    assert fast.out == script(*words).out
 
 
 @pytest.mark.slow
@@ -190,8 +174,7 @@ def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits():
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_product_of_one_row_equals_the_product_of_many_rows(bias):
     """In a model in bf16, and in a compiled step."""
-    torch.manual_seed(0)
-    row = torch.randn(1, 1, 24)
+    row = torch.randn(1, 1, 24, generator=torch.Generator().manual_seed(0))
     # Outside a compiled step, every product is rounded to bf16 before the sum.
     for dtype, close in ((torch.float32, CLOSE), (torch.bfloat16, {"rtol": 0.016, "atol": 0.01})):
         for width in (3, 3 * compiled.BLOCKS, 3 * compiled.BLOCKS + 5):
@@ -199,7 +182,6 @@ def test_the_product_of_one_row_equals_the_product_of_many_rows(bias):
             rows = part(row.to(dtype).expand(1, 3, 24))[:, :1]
             with compiled.ExplicitProducts():
                 made = part(row.to(dtype))
-            assert made.dtype == dtype
             torch.testing.assert_close(made, rows, **close)
             if dtype == torch.bfloat16:
                 [alone] = in_precision(torch.nn.Sequential(part), "bf16")

@@ -1,8 +1,9 @@
-"""Chunked losses and compilation give the same loss and gradients."""
+"""Losses, and that chunks and compilation change neither them nor their gradients."""
 
+import math
 from contextlib import nullcontext
 from functools import partial
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 
 from headscope.errors import ran_out_of_memory
 from headscope.nn import GPT, ReluSquared
-from headscope.training.objective import LOGIT_BYTES, Objective, compile_in_place, logit_bytes
+from headscope.nn.loss import bits_per_byte, next_token_loss
+from headscope.training.objective import LOGIT_BYTES, Objective, compile_in_place
 
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
 
@@ -28,7 +30,18 @@ def step(
     return [loss.detach(), *torch.autograd.grad(loss, parameters, materialize_grads=True)]
 
 
-# --- the loss in chunks ---
+def test_the_loss_is_the_mean_cross_entropy_in_nats():
+    logits = torch.log(torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]]))
+    targets = torch.tensor([[1, 2]])
+    total = -math.log(0.25) - math.log(0.7)
+    assert next_token_loss(logits, targets).item() == pytest.approx(total / 2)
+    assert next_token_loss(logits, targets, reduction="sum").item() == pytest.approx(total)
+    assert next_token_loss(logits.bfloat16(), targets).dtype == torch.float32
+    # With two bytes per token, the loss per token doubles and bits per byte stay the same.
+    for tokens, bytes_per_token in ((1000, 1), (500, 2)):
+        nats = tokens * math.log(256**bytes_per_token)
+        assert bits_per_byte(nats, 1000) == pytest.approx(8)
+    assert math.isnan(bits_per_byte(3.0, 0))
 
 
 @every_part
@@ -42,46 +55,26 @@ def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair):
         torch.testing.assert_close(chunked, plain, rtol=1e-5, atol=1e-6)
 
 
-def computed_logits(objective: Objective) -> tuple[int, int]:
-    """The largest number of rows of logits that are computed at once, and the number of all rows
-    that are computed in the forward and the backward pass."""
-    rows = []
+def computed_logits(objective: Objective) -> list[int]:
+    """The rows of logits of each chunk that the forward and the backward pass compute."""
+    rows: list[int] = []
     hook = objective.model.head.register_forward_hook(
         lambda module, inputs, out: rows.append(out.numel() // out.size(-1))
     )
     objective.loss(*BATCH).backward()
     hook.remove()
-    return max(rows), sum(rows)
+    return rows
 
 
 def test_chunks_of_logits_are_computed_twice_and_not_stored():
     for chunk_tokens, rows in ((4, 4), (17, 9)):
-        assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (rows, 2 * 18)
+        computed = computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens))
+        assert (max(computed), sum(computed)) == (rows, 2 * 18)
     for chunk_tokens in (18, 0, None, "auto"):  # a single chunk
-        assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == (18, 18)
-
-
-def test_auto_chunks_have_a_share_of_the_memory_and_a_small_batch_is_one_chunk(monkeypatch):
-    objective = Objective(gpt(), chunk_tokens="auto")
-    assert objective.chunk_rows(torch.zeros(12, 64)) is None
-    objective.model.head = nn.Linear(8, 50257)
-    rows = objective.chunk_rows(torch.zeros(1, 1024))
-    assert 0.99 * LOGIT_BYTES < rows * 50257 * 4 <= LOGIT_BYTES == logit_bytes(torch.device("cpu"))
-    for gib, mib in ((1, 64), (24, 384), (80, 1280)):
-        device = SimpleNamespace(total_memory=gib * 2**30)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, device=device: device)
-        assert logit_bytes(torch.device("cuda")) == mib * 2**20
-
-
-@pytest.mark.parametrize("chunk_tokens", [None, 5])
-def test_loss_sum_is_the_mean_loss_times_the_tokens(chunk_tokens):
-    objective = Objective(gpt(), chunk_tokens=chunk_tokens)
-    torch.testing.assert_close(
-        objective.loss_sum(*BATCH) / BATCH[1].numel(), objective.loss(*BATCH), rtol=1e-6, atol=0
-    )
-
-
-# --- compiled ---
+        assert computed_logits(Objective(gpt(), chunk_tokens=chunk_tokens)) == [18]
+    large = Objective(gpt(), chunk_tokens="auto")
+    large.model.head = nn.Linear(8, 50257)
+    assert 0.99 < large.chunk_rows(torch.zeros(1, 1024)) * 50257 * 4 / LOGIT_BYTES <= 1
 
 
 @pytest.mark.slow
@@ -105,14 +98,12 @@ def test_the_loss_is_compiled_once_and_gives_the_same_gradients(chunk_tokens, ch
 
 def failing_backend(error: Exception):
     """`torch.compile` with a backend that raises `error`."""
-
-    def backend(graph, inputs):
-        raise error
-
-    return partial(torch.compile, backend=backend)
+    return partial(torch.compile, backend=Mock(side_effect=error))
 
 
-def test_a_failed_compilation_leaves_the_objective_uncompiled(monkeypatch):
+def test_a_failed_compilation_is_a_problem_and_other_errors_are_raised(monkeypatch):
+    """Afterwards, the objective is uncompiled."""
+    torch._dynamo.reset()
     objective = Objective(gpt().train(), chunk_tokens=9)
     plain = objective.loss(*BATCH)
     with monkeypatch.context() as broken:
@@ -122,11 +113,6 @@ def test_a_failed_compilation_leaves_the_objective_uncompiled(monkeypatch):
     assert "\n" not in problem
     assert torch.equal(objective.loss(*BATCH), plain)
     assert objective.model._compiled_call_impl is None
-
-
-def test_out_of_memory_and_errors_of_the_loss_during_compilation_are_raised(monkeypatch):
-    torch._dynamo.reset()
-    objective = Objective(gpt().train(), chunk_tokens=None)
     out_of_memory = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     with monkeypatch.context() as broken:
         broken.setattr("torch.compile", failing_backend(out_of_memory))

@@ -1,30 +1,44 @@
-"""A resumed run uses the configuration in its checkpoint, with the changes of the command line."""
+"""A resumed run has the configuration of its checkpoint, with the changes of the command line.
+Damaged files are reported, and a state that does not fit is refused."""
 
+import copy
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_files import configuration, content, save
-from composing import composed
+import torch
+from checkpoint_files import configuration, content, opened, save
+from composing import composed, training_config
 from omegaconf import OmegaConf
+from refusals import refused
+from rich.console import Console
+from running import ROOT, SMALL
 
+import headscope
+from headscope import trained
 from headscope.cli.texts import quoted
 from headscope.cli.train import arguments
 from headscope.cli.words import key_of
-from headscope.errors import UserError
+from headscope.files import read_summary, write_summary
+from headscope.trained import checkpoint
+from headscope.training.build import build
+from headscope.training.module import LanguageModel
 from headscope.training.resume import newest_checkpoint, resumed_config
-
-
-def save_run(run, config=None):
-    saved, _ = content()
-    saved["config"] = config or configuration()
-    (run / "checkpoints").mkdir(parents=True)
-    save(saved, run / "checkpoints" / "last.safetensors")
+from headscope.training.run import fit
 
 
 @pytest.fixture
-def run(tmp_path):
-    return tmp_path / "a run, with 'marks' and = signs"
+def run() -> Path:
+    return Path("a run, with 'marks' and = signs")
+
+
+def save_step(run: Path, name: str, config: dict | None = None, step: int = 7) -> Path:
+    file = run / "checkpoints" / f"{name}.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save(content(config, step=step)[0] | {"config": config or configuration()}, file)
+    return file
 
 
 def resumed(run: Path, *words: str):
@@ -35,36 +49,207 @@ def resumed(run: Path, *words: str):
     return resumed_config(plain, newest_checkpoint(run), keys)
 
 
-def test_a_resumed_run_has_the_configuration_of_its_checkpoint(run):
+def test_a_resumed_run_has_the_configuration_of_its_checkpoint_except_where_it_writes(run):
     own = configuration("optimizer=adamw", "schedule=cosine", "callbacks.attention.text='a b'")
     own["callbacks"]["attention"]["text"] = "a ${name} \\${b} c"
-    save_run(run, own)
+    save_step(run, "last", own | {"store_dir": "../elsewhere"})
     config, changes = resumed(run)
     assert config.kept() == own
     assert changes == []
+    assert config.store_dir == "data"
+    assert resumed(run, "store_dir=mine")[0].store_dir == "mine"
 
 
 def test_the_command_line_changes_the_configuration(run):
     own = ["optimizer=adamw", "optimizer.lr=0.123", "schedule=cosine"]
-    save_run(run, configuration(*own, "trainer.max_steps=7"))
+    save_step(run, "last", configuration(*own, "trainer.max_steps=7"))
     words = ["optimizer.beta1=0.5", "schedule.final_fraction=0.5"]
     config, changes = resumed(run, "trainer.max_steps=9", *words)
     assert config.kept() == configuration(*own, *words, "trainer.max_steps=9")
     assert changes[:2] == ["trainer.max_steps from 7 to 9", "optimizer.beta1 from 0.9 to 0.5"]
     other, _ = resumed(run, "schedule=linear", "schedule.cooldown=0.25")
     assert other.schedule.cooldown == 0.25
+    fixed = ("model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=muon")
+    for word in fixed:
+        with refused("init_from"):
+            resumed(run, word)
 
 
-@pytest.mark.parametrize(
-    "word", ["model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=adamw"]
-)
-def test_fixed_keys_cannot_change(run, word):
-    save_run(run)
-    with pytest.raises(UserError, match="init_from"):
-        resumed(run, word)
+# --- damaged files ---
 
 
-def test_a_checkpoint_does_not_decide_where_files_are_written(run):
-    save_run(run, configuration() | {"store_dir": "../elsewhere"})
-    assert resumed(run)[0].store_dir == "data"
-    assert resumed(run, "store_dir=mine")[0].store_dir == "mine"
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+@pytest.mark.parametrize("damage", [cut, Path.unlink])
+def test_a_run_with_a_damaged_last_continues_from_best(run, damage, capsys):
+    best, last = save_step(run, "best", step=30), save_step(run, "last", step=40)
+    found = newest_checkpoint(run)
+    assert (found.path, found.step, capsys.readouterr().err) == (last, 40, "")
+    damage(last)
+    found = newest_checkpoint(run)
+    assert (found.path, found.step) == (best, 30)
+    said = capsys.readouterr().err
+    assert re.fullmatch(f".*{last}.*best.safetensors instead, of step 30\n", said)
+    cut(best)
+    with refused("resume=", "best.safetensors", *["last.safetensors"] * (damage is cut)):
+        newest_checkpoint(run)
+    with refused("is not a run"):
+        newest_checkpoint(run.parent)
+
+
+def test_a_checkpoint_with_only_weights_is_not_resumed(run):
+    file = save_step(run, "last")
+    save({key: value for key, value in opened(file).items() if key != "training"}, file)
+    with refused("only weights", "init_from="):
+        newest_checkpoint(run)
+
+
+def test_a_damaged_summary_counts_as_missing(tmp_path):
+    assert read_summary(tmp_path) is None
+    whole = {"val_loss": 1.5, "val_bits_per_byte": 2, "train_seconds": 3.5, "steps": 4, "x": None}
+    write_summary(tmp_path, whole)
+    assert read_summary(tmp_path) == whole
+    text = (tmp_path / "summary.json").read_text()
+    for damaged in ("", "{", "[]", "{}", '{"steps": "3"}', text.replace("1.5", "1.4")):
+        (tmp_path / "summary.json").write_text(damaged)
+        assert read_summary(tmp_path) is None
+
+
+def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsys):
+    best, last = save_step(run, "best"), save_step(run, "last")
+    cut(best)
+    assert checkpoint.find(str(run)) == last
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert str(best) in said.err
+    assert f"using {last}" in said.err
+    with refused("best.safetensors", "damaged"):
+        trained.load(checkpoint.find(str(best)))
+    last.unlink()
+    with refused("best.safetensors", "damaged"):
+        trained.load(checkpoint.find(str(run)))
+
+
+# --- weights that are not finite ---
+
+
+EIGHT = [*SMALL, "trainer.max_steps=8", "trainer.val_every_steps=4", "callbacks=plain"]
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, at: int, token: object, value: float) -> None:
+    """From this step on, the embedding of `token` is `value`."""
+    step = LanguageModel.training_step
+
+    def spoiled(self, batches, index):
+        if self.global_step == at:
+            with torch.no_grad():
+                self.model.embedding.weight[token] = value
+        return step(self, batches, index)
+
+    monkeypatch.setattr(LanguageModel, "training_step", spoiled)
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_diverged_training_prints_a_command_that_continues(script, speeches, monkeypatch, at):
+    """Before the first checkpoint, there is nothing to continue from."""
+    words = [*EIGHT, f"data.path={speeches}", "trainer.log_every_steps=1", "hydra.run.dir=run"]
+    with monkeypatch.context() as patch:
+        spoil(patch, at, slice(None), torch.nan)
+        said = script("train", *words)
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "loss is nan" in said.err
+    assert "optimizer.lr" in said.err
+    if at == 1:
+        assert "to continue" not in said.err
+        assert not list(Path("run").rglob("*.safetensors"))
+        return
+    rates = trained.load("run/checkpoints/last.safetensors").config.optimizer
+    command = shlex.split(said.err.partition("from the last checkpoint: ")[2])
+    lower = [f"optimizer.{key}={rates[key] / 2:g}" for key in ("lr", "matrix_lr") if key in rates]
+    assert command == ["python", f"{ROOT}/scripts/train.py", "resume=run", *lower]
+    assert "resuming    at step 4" in script("train", *command[2:]).out
+
+
+def test_weights_that_are_not_finite_are_never_saved(speeches, monkeypatch):
+    words = [*EIGHT, f"data.path={speeches}", "model.tied_head=false"]
+    spoil(monkeypatch, 1, -1, torch.inf)  # the loss stays finite: no text contains this token
+    with refused("not finite"):
+        headscope.train([*words, "callbacks.saving.keep_steps=[2]"])
+    assert not list(Path("outputs").rglob("*.safetensors"))
+
+
+# --- a training state that does not fit ---
+
+
+REMOVED = object()
+CALLBACKS, MODULE = "training/callbacks", "training/language_model"
+STATE = "tensors/optimizer.norm.weight"
+CHANGES = [
+    ("training", "x"),
+    (CALLBACKS, "x"),
+    (f"{CALLBACKS}/CheckpointSaver", {"x": 1}),
+    (f"{CALLBACKS}/CheckpointSaver/best_val_loss", "low"),
+    (f"{CALLBACKS}/CheckpointSaver/logged", [5]),
+    (f"{CALLBACKS}/EarlyStopping", 5),
+    *((f"{MODULE}/running_loss", wrong) for wrong in (0, ["x"])),
+    (f"{MODULE}/running_count", "x"),
+    (f"{MODULE}/threads", REMOVED),
+    ("training/loops", {}),
+    ("training/loops/epoch_loop.manual_optimization.optim_step_progress/total/completed", 1),
+    ("tensors/optimizer.", REMOVED),
+    ("tensors/optimizer.x.exp_avg", torch.ones(3)),
+    (f"{STATE}.exp_avg_sq", REMOVED),
+    (f"{STATE}.exp_avg", torch.zeros(3)),
+    ("tensors/model.x", torch.zeros(3)),
+    ("tensors/model.norm.weight", REMOVED),
+    ("tensors/model.norm.weight", torch.zeros(3)),
+]
+"""Entries of a checkpoint, and wrong values for them."""
+
+
+def changed(stored: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """A copy of a checkpoint with another value for an entry. Without an entry, if it is removed:
+    without all entries that begin like it."""
+    copied = node = copy.deepcopy(stored)
+    *path, last = place.split("/")
+    for key in path:
+        node = node[key]
+    if value is not REMOVED:
+        node[last] = value
+    for key in [key for key in node if value is REMOVED and key.startswith(last)]:
+        del node[key]
+    return copied
+
+
+def test_a_training_state_that_does_not_fit_is_refused_and_each_step_starts_without_gradients(
+    speeches, monkeypatch
+):
+    words = [*SMALL, f"data.path={speeches}", "trainer.val_batch_size=256", "callbacks=plain"]
+    words += ["trainer.accumulate=2"]
+    backward, had_gradients = LanguageModel.manual_backward, []
+
+    def recorded(module, loss):
+        had_gradients.append({each.grad is not None for each in module.model.parameters()})
+        backward(module, loss)
+
+    monkeypatch.setattr(LanguageModel, "manual_backward", recorded)
+    headscope.train([*words, "trainer.max_steps=2", "hydra.run.dir=outputs/r"])
+    assert had_gradients == [{False}, {True}] * 2
+    Path("outputs/r/checkpoints/best.safetensors").unlink()
+    last = Path("outputs/r/checkpoints/last.safetensors")
+    stored = opened(last)
+    config = training_config("data=text", *words, "~logger", "trainer.max_steps=4")
+    for change in CHANGES:
+        save(changed(stored, *change), last)
+        before = last.read_bytes()
+        with refused():
+            resume = newest_checkpoint(Path("outputs/r"))
+            console = Console(quiet=True)
+            fit(build(config, folder=Path("outputs/r"), console=console, resume=resume))
+        assert last.read_bytes() == before
+    # Entries of Lightning's own checkpoint mean nothing.
+    entries = {"state_dict": {}, "optimizer_states": [{}], "global_step": 9}
+    save(stored | {"training": stored["training"] | entries}, last)
+    assert headscope.train(["resume=outputs/r", "trainer.max_steps=4"]).summary["steps"] == 4

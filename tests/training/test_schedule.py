@@ -1,12 +1,14 @@
-"""The shapes of the learning rate schedules."""
+"""What is a function of the step alone: learning rates and seeds."""
 
 import math
-from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headscope.seeds import mixed_seed
+from headscope.training.module import seed
 from headscope.training.schedule import WarmupCosine, WarmupLinear
 
 
@@ -29,27 +31,31 @@ def test_warmup_cosine_equals_nanogpts_schedule(last, warmup, final):
         assert ours == pytest.approx(theirs, abs=1e-12)
 
 
-@given(st.integers(1, 300), st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
-def test_warmup_linear_rises_stays_constant_and_falls(max_steps, warmup_steps, cooldown, final):
-    settings = {"warmup_steps": warmup_steps, "cooldown": cooldown, "final_fraction": final}
-    schedule = WarmupLinear(max_steps=max_steps, **settings)
-    rates = [schedule(step) for step in range(max_steps + 3)]
-    top = rates.index(max(rates))
-    assert rates[: top + 1] == sorted(rates[: top + 1])
-    assert all(a >= b - 1e-12 for a, b in pairwise(rates[top:]))
-    assert 0 < rates[0] <= 1
-    assert max(rates) <= 1
-    for step, rate in enumerate(rates[:max_steps]):
-        if warmup_steps <= step <= (1 - cooldown) * max_steps - 1:
-            assert rate == 1
-    if cooldown and max_steps > warmup_steps:
-        assert rates[max_steps] == pytest.approx(final)
-
-
-def test_warmup_linear_equals_values_computed_by_hand():
+def test_warmup_linear_rises_stays_constant_and_falls():
     settings = {"max_steps": 10, "warmup_steps": 1, "cooldown": 0.5, "final_fraction": 0.2}
     rates = [WarmupLinear(**settings)(step) for step in (0, 1, 5, 6, 10, 12)]
     assert rates == pytest.approx([0.5, 1, 1, 0.84, 0.2, 0.2])
+    for cooldown, last in ((0.0, 1), (1.0, 0.2)):
+        assert WarmupLinear(**settings | {"cooldown": cooldown})(10) == pytest.approx(last)
     for wrong in (-0.1, 1.1):
         with pytest.raises(ValueError, match="cooldown"):
             WarmupLinear(**settings | {"cooldown": wrong})
+
+
+def test_every_seed_step_and_rank_gets_different_random_numbers():
+    seeds = {
+        mixed_seed(seed, step, rank)
+        for seed in (0, 1, 2, 1337, 2**31)
+        for step in (*range(500), 10**6, 2**40)
+        for rank in range(8)
+    }
+    assert len(seeds) == 5 * 502 * 8
+    draws = {float(torch.rand((), generator=torch.Generator().manual_seed(s))) for s in seeds}
+    assert len(draws) > 0.99 * len(seeds)  # some 24-bit numbers are equal by chance
+
+
+@given(st.integers(-(2**63), 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
+def test_torch_accepts_every_mixed_seed(number, step, rank):
+    mixed = mixed_seed(number, step, rank)
+    seed(torch.device("cpu"), mixed)
+    assert torch.rand(()) == torch.rand((), generator=torch.Generator().manual_seed(mixed))

@@ -14,7 +14,8 @@ import torch
 from checkpoint_files import assert_same_weights, opened
 from filelock import FileLock
 from kill_runs import differences, fast_loader, saved, slow_loader
-from running import DRAWN, ROOT, SMALL, events, summary
+from refusals import refused
+from running import ROOT, SMALL, events, summary
 
 import headscope
 from headscope.errors import UserError
@@ -146,17 +147,11 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(script, speeches):
 
 @pytest.mark.slow
 def test_early_stopping_survives_a_kill_and_accepts_a_new_patience(script, speeches):
-    words = [*SMALL, *DRAWN, f"data.path={speeches}", "optimizer.lr=0", "optimizer.matrix_lr=0"]
+    words = [*SMALL, f"data.path={speeches}", "optimizer.lr=0", "optimizer.matrix_lr=0"]
     words += ["trainer.val_every_steps=2", "trainer.max_steps=30", HERE]
-    words += ["callbacks.saving.keep_steps=[0,30]"]
     said = script("train", *words, "callbacks.early_stopping.patience=2")
     assert "stopped early: 2 validations without a new best" in said.out
     assert summary("outputs/run")["steps"] == 6
-    log = events("outputs/run")
-    tag = next(tag for tag in log.Tags()["images"] if tag.startswith("attention/layer_0 "))
-    assert [event.step for event in log.Images(tag)][-1] == 6
-    [kept] = Path("outputs/run/checkpoints").glob("step_*")  # only those that were asked for
-    assert kept.name == "step_000000.safetensors"
     again = script("train", "resume=outputs/run")
     assert "a larger callbacks.early_stopping.patience=" in again.out
     Path("outputs/run/summary.json").unlink()  # as if the process had been killed
@@ -189,19 +184,10 @@ def test_a_run_without_a_checkpoint_starts_again(script, speeches, monkeypatch):
     assert "the learning rate schedule now covers the new number of steps" in said.out
 
 
-def too_much():
-    torch.empty(2**48)
-
-
-def delete():
-    shutil.rmtree("outputs/run")
-
-
 def fill():
     """The disk has no room for a checkpoint."""
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    )
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
 
 
 def fill_beside_a_file():
@@ -215,8 +201,8 @@ OF_A_RUN = {".hydra", ".lock", "train.log"}
 @pytest.mark.parametrize(
     ("step", "action", "message", "left"),
     [
-        (5, too_much, "^Error: out of memory after step 5: lower trainer.batch_size=2", "run"),
-        (2, delete, r"^Error: \S*outputs/run: .*start the run again", set()),
+        (5, lambda: torch.empty(2**48), "out of memory after step 5: lower trainer.batch_", "run"),
+        (2, lambda: shutil.rmtree("outputs/run"), "outputs/run: .*start the run again", set()),
         (2, fill, "bytes are free there", set()),
         (2, fill_beside_a_file, "bytes are free there", {"mine.txt", *OF_A_RUN}),
         (5, fill, "bytes are free there", {"checkpoints", "tensorboard", *OF_A_RUN}),
@@ -243,28 +229,26 @@ def test_a_run_that_cannot_go_on_says_why_in_one_line(
         assert Path("outputs/run").exists() == bool(left)
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(before, tmp_path):
-    target, inside = tmp_path / "target", tmp_path / "file" / "last.safetensors"
-    inside.parent.touch()  # a file, and no folder
-    if before:
-        target.write_text("as before")
+def test_a_failed_write_leaves_no_partial_file_and_reports_the_free_space(tmp_path):
     content = {"state_dict": {"x": torch.zeros(10_000)}, "global_step": 1}
+    writers = {
+        "9,999 bytes": lambda path: write_atomically(path, "x" * 9999),
+        "at least 40,": lambda path: SafetensorsIO({}).save_checkpoint(content, path),
+    }
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("as before")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for write, size in (
-        (lambda: write_atomically(target, "x" * 9999), "9,999 bytes"),
-        (lambda: SafetensorsIO({}).save_checkpoint(content, target), "at least 40,"),
-    ):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-        try:
-            with pytest.raises(UserError, match=re.escape(str(target))) as caught:
-                write()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert all(part in str(caught.value) for part in ("File too large", size, "free"))
-        assert {path.name for path in tmp_path.iterdir()} == {"file", *["target"] * before}
-        assert not before or target.read_text() == "as before"
-    for write in (copy_checkpoint, SafetensorsIO({}).save_checkpoint):
-        given = inside.parent if write is copy_checkpoint else content
-        with pytest.raises(UserError, match=re.escape(f"{inside} could not be written")):
-            write(given, inside)
+    for target in (old, new):
+        for size, write in writers.items():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+            try:
+                with refused(target, "File too large", size, "free"):
+                    write(target)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert [*tmp_path.iterdir()] == [old]
+            assert old.read_text() == "as before"
+    inside = old / "last.safetensors"  # in a file, and not in a folder
+    for write in (*writers.values(), lambda path: copy_checkpoint(old, path)):
+        with refused(f"{inside} could not be written"):
+            write(inside)

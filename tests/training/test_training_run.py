@@ -10,15 +10,16 @@ from pathlib import Path
 from shlex import quote
 
 import pytest
-from checkpoint_files import opened
+import torch
+from checkpoint_files import assert_same_weights, opened
 from refusals import refused
-from running import DRAWN, ROOT, SMALL, Said, events, summary
+from running import ROOT, SMALL, Said, events, summary
 from test_chinese import TEXT as CHINESE
 
 import headscope
 from headscope import trained
-from headscope.analysis.head_images import image_tag
 from headscope.data.store import open_store
+from headscope.trained import checkpoint
 from headscope.training.callbacks.samples import first_words
 
 
@@ -32,7 +33,7 @@ def test_train_evaluate_sample_and_start_from_its_weights(script, speeches):
     small = [*SMALL, f"data.path={speeches}", "model.embed_dim=64"]
     words = ["trainer.max_steps=300", "trainer.val_every_steps=100"]
     words += ["optimizer.lr=3e-3", "schedule.warmup_steps=20"]
-    said = script("train", *small, *DRAWN, *words)
+    said = script("train", *small, *words)
     assert (said.code, said.err) == (0, "")
     run = Path("outputs") / Path("outputs/latest").read_text().strip()
     found = summary(run)
@@ -47,16 +48,9 @@ def test_train_evaluate_sample_and_start_from_its_weights(script, speeches):
     assert found["steps"] == 300
     assert found["tokens"] == 300 * 12 * 32
     assert found["wall_seconds"] > found["train_seconds"] > 0
-    assert f"{run}/checkpoints/best.safetensors" in said.out
-    assert said.out.count("tensorboard --logdir outputs") == 2
-    assert said.out.count("http://localhost:6006/#headscope") == 2
     analyze = quote(str(ROOT / "scripts" / "analyze.py"))
     assert f"python {analyze} checkpoint={run}/checkpoints/best.safetensors" in said.out
-
     log = events(run)
-    assert set(log.Tags()["images"]) == {image_tag(layer, 4) for layer in (0, 1)}
-    steps = [event.step for event in log.Images(image_tag(0, 4))]
-    assert (steps[0], steps[-1], len(steps)) == (0, 300, 8)
     for logged in (log.Scalars("val/loss"), log.Tensors("samples/text_summary")):
         assert [event.step for event in logged] == [100, 200, 300]
 
@@ -74,7 +68,6 @@ def test_train_evaluate_sample_and_start_from_its_weights(script, speeches):
     assert one.code == 0, one.err
     assert one.out.startswith("My fellow citizens, ")
     assert one.out == again.out != script("sample", *words, "seed=2").out
-    assert script("sample", "temperature=0", "seed=3").out == script("sample", "temperature=0").out
 
     # A new run can start from these weights.
     words = [f"init_from={run}/checkpoints/last.safetensors", "trainer.max_steps=1"]
@@ -107,7 +100,7 @@ def test_a_run_is_resumed_only_with_the_same_text(speeches):
     assert old["store"] != new["store"]
 
 
-def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(script, speeches):
+def test_the_final_validation_announces_what_it_uses(script, speeches):
     """The console prints the losses of the steps that it names."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=3"]
     words += ["trainer.log_every_steps=2", "trainer.batch_size=1"]
@@ -123,13 +116,7 @@ def test_the_final_validation_announces_what_it_uses_and_how_long_it_takes(scrip
         during = events(run).Scalars("val/loss")[-1].value
         losses[choice] = summary(run)["val_loss"]
         assert (losses[choice] == pytest.approx(during, rel=1e-6)) == (choice == "part")
-        [store] = Path("data").glob("*/")
-        tokens = len(open_store(store).validation)
-        [every] = map(int, re.findall(r"on one of (\d+) windows of the split", said.out)[:1])
-        assert every > 1
-        size = {"whole": f"the whole split: {tokens:,}", "part": f"split: {tokens // every:,}"}
-        [line] = re.findall(r"Validating on (.*) tokens, about [\d,]+ s\n", said.out)
-        assert line.endswith(size[choice])
+        assert ("Validating on the whole split: " in said.out) == (choice == "whole")
     evaluated = figures(script("evaluate", "checkpoint=outputs/part/checkpoints/last.safetensors"))
     assert evaluated["loss_nats_per_token"] == pytest.approx(losses["whole"], rel=1e-5)
 
@@ -154,12 +141,10 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(sc
     assert f"tokenizer.vocab_size=8192: this text supports {found:,} tokens" in said.out
     assert "[900] are skipped: trainer.max_steps=2" in said.out
     assert ("will memorize" in said.out) == (len(open_store(store).train) < 10_000)
-    sample = said.out.split("devices")[1].split("Sample from the model")[0].strip("1 \n")
     start = first_words(open_store(store).tokenizer, open_store(store).validation)
     assert len(start) >= 4
     assert start in " ".join(SHORT[kind].split())
-    assert sample.startswith(start)
-    assert 1 <= len(sample.splitlines()) <= 5
+    assert said.out.count(start) > 1  # a sample, and the command for more
     assert shlex.quote(f"prompt={start}") in said.out
 
     resumed = script("train", "resume=run", "trainer.max_steps=3")
@@ -171,3 +156,25 @@ def test_a_short_text_needs_no_other_key_and_its_sample_begins_with_its_words(sc
         loaded = trained.load(f"{run}/checkpoints/last.safetensors")
         assert loaded.model.vocab_size == found
     assert len(list(Path("data").glob("*/"))) == 2  # the second has the tokenizer of the checkpoint
+
+
+def test_a_snapshot_has_the_weights_of_its_step(script, speeches):
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "callbacks=plain"]
+    for folder, steps in (("snapshots", "[0,2,5]"), ("plain", "[]")):
+        keep = f"callbacks.saving.keep_steps={steps}"
+        headscope.train([*words, "trainer.accumulate=2", keep, f"hydra.run.dir={folder}"])
+    assert_same_weights("snapshots", "plain")
+    files = sorted(Path("snapshots/checkpoints").glob("step_*"))
+    assert [file.name for file in files] == [f"step_{step:06}.safetensors" for step in (0, 2, 5)]
+    loaded = [headscope.load(file) for file in files]
+    assert [each.step for each in loaded] == [0, 2, 5]
+    torch.manual_seed(1)
+    fresh = checkpoint.build_model(loaded[0].config.model, vocab_size=320)
+    last = headscope.load("snapshots/checkpoints/last.safetensors").model
+    for model, expected in ((loaded[0].model, fresh), (loaded[2].model, last)):
+        torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
+    assert "training" not in checkpoint.read(files[0]).data
+
+    # A snapshot can be used for init_from and for sampling.
+    headscope.train([*words, f"init_from={files[1]}", "trainer.max_steps=1"])
+    assert script("sample", f"checkpoint={files[1]}", "max_new_tokens=3").code == 0

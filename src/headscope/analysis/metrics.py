@@ -230,7 +230,7 @@ METRICS: Mapping[str, Metric] = {
     "effective_keys": effective_keys,
     "unevenness": unevenness,
 }
-"""All metrics by name. `head_metrics` adds those of `best_offset`."""
+"""The metrics that need nothing but the weights. `head_metrics` adds those of `best_offset`."""
 
 
 def head_metrics(weights: Tensor, visible: Tensor | None = None) -> dict[str, Tensor]:

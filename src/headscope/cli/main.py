@@ -78,8 +78,8 @@ def start_process() -> None:
     An ignored Ctrl-C (as with `nohup`) stays ignored.
 
     The threads of OpenMP spin while they wait for each other. If another program uses a core, long
-    spinning makes a step ten times as slow (see `suite=training`). The number of rounds changes no
-    result. What the user has set stays.
+    spinning makes a step ten times as slow. The number of rounds changes no result. What the user
+    has set stays.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

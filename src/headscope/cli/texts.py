@@ -19,7 +19,7 @@ TEXTS = (
     *("tokenizer.path", "callbacks.attention.text", "callbacks.samples.prompt", "checkpoint"),
     *("prompt", "device", "source", "text", "output", "output_dir", "other", "host"),
     *("patch.clean", "patch.corrupted", "patch.continuation", "suite.against", "suite.nanogpt"),
-    *("suite.device", "hydra.run.dir", "hydra.sweep.dir"),
+    *("hydra.run.dir", "hydra.sweep.dir"),
 )
 """The keys whose values are texts, which may contain any characters."""
 

@@ -2,13 +2,17 @@
 
 import math
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from choices import SIZES, position_of
-from drawn import assert_images, causal_weights, images, past
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from refusals import refused
 
+from headscope.analysis.head_images import GAP, HEAD_PIXELS, head_image
 from headscope.analysis.pictures import (
     attention_maps,
     bias_map,
@@ -30,6 +34,23 @@ def values_of(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def causal_weights(heads, tokens):
+    scores = values_of(heads, tokens, tokens)
+    return scores.masked_fill(torch.ones(tokens, tokens).triu(1) > 0, -torch.inf).softmax(-1)
+
+
+def images(figure: Figure) -> list[Axes]:
+    """The panels with an image, without the colour bars."""
+    return [panel for panel in figure.axes if panel.images]
+
+
+def assert_images(figure: Figure, expected, **tolerance: float) -> None:
+    """The panels show these values, and no others. NaN stands where nothing is shown."""
+    for panel, values in zip(images(figure), expected, strict=True):
+        shown = np.ma.filled(np.ma.masked_invalid(panel.images[0].get_array()), np.nan)
+        np.testing.assert_allclose(shown, values, **{"rtol": 0, "atol": 0, **tolerance})
+
+
 NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
 
 
@@ -38,7 +59,7 @@ NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
 def test_every_head_is_drawn_as_given_and_has_numbers_if_tokens_are_few(tokens, causal):
     weights = causal_weights(2, tokens) if causal else torch.rand(2, tokens, tokens)
     figure = attention_maps(weights, [*map(str, range(tokens))], title="maps", causal=causal)
-    shown = past(tokens) | (not causal)
+    shown = np.tri(tokens, dtype=bool) | (not causal)
     assert_images(figure, np.where(shown, weights, np.nan))
     for panel, head in zip(images(figure), weights, strict=True):
         written = {text.get_position(): float(text.get_text()) for text in panel.texts}
@@ -65,15 +86,6 @@ def test_every_metric_has_its_own_scale_and_all_changes_share_one():
     assert_images(changes, values.values())
     first, second = images(changes)
     assert first.images[0].norm is second.images[0].norm
-
-
-def test_one_head_that_changes_most_hides_no_other():
-    """Changes of 0.98, 0.1 and a few thousandths all have colours that differ."""
-    values = torch.tensor([[0.98, 0.12, 0.0095], [0.0036, 0.0017, -0.0027]])
-    [panel] = images(changes_of_heads(values, title="changes", label="in nats per token"))
-    places = panel.images[0].norm(values.numpy())  # 0.5 is the middle of the colours
-    assert np.diff(np.sort(np.ravel(places))).min() > 0.02
-    assert ((places - 0.5) * values.numpy() > 0).all()
     for extreme in ([0.0, 0.0], [1e-6, -2e-6], [math.nan, 1.0]):
         changes_of_heads(torch.tensor([extreme]), title="changes", label="nats")
 
@@ -118,19 +130,26 @@ def test_every_head_has_a_line_in_the_colour_of_its_layer(steps, scale):
             assert line.get_color() == COLOURS[layer]
 
 
-@pytest.mark.parametrize(
-    ("draw", "said"),
-    [
-        (lambda: attention_maps(torch.zeros(1, 3, 4), "abc", title="x"), "as many tokens"),
-        (lambda: heatmaps_of({}, title="x"), "at least one"),
-        (lambda: history([], {}, title="x"), "at least one"),
-        (lambda: heatmaps_of({"none": torch.zeros(0, 3)}, title="x"), "not empty"),
-        (lambda: similarity_matrix(torch.eye(3), ["L0H0"], title="x"), "a name for each"),
-    ],
-)
-def test_what_does_not_fit_is_refused(draw, said):
-    with refused(said):
-        draw()
+# --- the images for TensorBoard ---
+
+
+@pytest.mark.parametrize(("heads", "tokens"), [(1, 1), (3, 5), (12, 2), (2, 1024), (2, 700)])
+def test_a_cell_has_the_colour_of_its_largest_weight_and_what_is_unknown_is_white(heads, tokens):
+    weights, covered = causal_weights(heads, tokens), math.ceil(tokens / HEAD_PIXELS)
+    weights[0, -1, 0] = torch.nan
+    image = np.asarray(head_image(weights).convert("RGB")).astype(int)
+    largest = F.max_pool2d(weights, covered, ceil_mode=True).numpy()
+    cells = largest.shape[-1]
+    scale, columns = HEAD_PIXELS // cells, math.ceil(math.sqrt(heads))
+    for head, values in enumerate(largest):
+        # As in all other pictures, the scale of colours is that of the square root.
+        expected = matplotlib.colormaps["viridis"](np.sqrt(values), bytes=True)[..., :3].astype(int)
+        expected[np.isnan(values) | ~np.tri(cells, dtype=bool)] = 255
+        top, left = (GAP + place * (cells * scale + GAP) for place in divmod(head, columns))
+        found = image[top : top + cells * scale, left : left + cells * scale]
+        assert np.abs(found - expected.repeat(scale, 0).repeat(scale, 1)).max() <= 6
+        image[top : top + cells * scale, left : left + cells * scale] = image[0, 0]
+    assert (image == image[0, 0]).all()  # all else has the colour of the gaps
 
 
 # --- position encodings: pictures are read off the encoding itself ---
@@ -178,7 +197,7 @@ def test_a_bias_map_shows_both_directions(name):
     position = position_of(name)
     assert_images(bias_map(position, 5), position.bias(5, 5).detach())
     if name == "head_bias":  # its picture is the whole map
-        maps = np.where(past(SIZE), position.table.detach(), np.nan)
+        maps = np.where(np.tri(SIZE, dtype=bool), position.table.detach(), np.nan)
         assert_images(position_picture(position), maps)
 
 

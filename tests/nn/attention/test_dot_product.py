@@ -3,7 +3,6 @@ all compute the same."""
 
 import doctest
 import math
-from itertools import product
 from unittest.mock import Mock
 
 import pytest
@@ -23,7 +22,7 @@ from headscope.nn import (
     scaled_dot_product,
 )
 from headscope.nn.block_sparse import attend_skipping_blocks, can_skip_blocks
-from headscope.nn.dot_product import attend_explicit, attend_fused, supports_grouped
+from headscope.nn.dot_product import attend_explicit, attend_fused
 from headscope.nn.position import absolute
 
 SHAPES = [  # B, H, K, T, S, D
@@ -68,13 +67,6 @@ def test_fused_equals_explicit_in_outputs_and_gradients(shape, causal, bias):
 
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 """All but the math path, whose memory grows with T x S."""
-
-
-def test_on_cuda_grouped_heads_need_16_bits_and_no_mask():
-    for dtype, masked in product((torch.float32, torch.bfloat16), (False, True)):
-        assert supports_grouped("cpu", dtype, masked=masked)
-        on_cuda = dtype == torch.bfloat16 and not masked
-        assert supports_grouped("cuda", dtype, masked=masked) == on_cuda
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -185,14 +185,6 @@ def test_what_is_written_is_what_generate_writes(default, prompt):
     close(written[0]["probability"], loaded.logits(seen)[-1].softmax(-1)[written[0]["id"]])
 
 
-def test_writing_goes_on_where_it_ended(default):
-    written = ask(default, "write", text="W", max_new_tokens=12, seed=3)  # block_size is 8
-    for done in range(1, 12):
-        tokens = [ord("W"), *(each["id"] for each in written[:done])]
-        [one] = ask(default, "write", tokens=tokens, max_new_tokens=1, seed=3, skip=done)
-        assert one["id"] == written[done]["id"]
-
-
 def test_another_request_between_two_steps_sees_no_switched_heads(default):
     def asked():
         return parse_request("write", {"text": "We", "zero": ["L0H0"], "max_new_tokens": 3})

@@ -1,8 +1,12 @@
 """The page to play with, in a browser: each action, on a run and on a model of another tool."""
 
 import re
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +15,6 @@ import pytest
 import torch
 from checkpoint_files import copy_at_step
 from conversion.models import saved
-from reverse_proxy import reverse_proxy
 from viewer_page import Keys, Page, percent
 
 import headscope
@@ -281,28 +284,6 @@ def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, fo
         assert "minus" in page.text(".moment")
 
 
-def test_the_url_carries_text_heads_and_settings(page: ExplorePage, model: Any) -> None:
-    page.switch(1, "half")
-    page.press("▶ Write")
-    time.sleep(3)
-    page.ready()
-    shown = page.labels, page.likely, page.text(".loss-change")
-    address = page.browser.current_url
-    page.browser.get("about:blank")
-    page.browser.get(address)
-    page.ready()
-    assert (page.labels, page.likely, page.text(".loss-change")) == shown
-
-
-def test_undo_takes_back_one_action(page: ExplorePage, model: Any) -> None:
-    page.switch(1, "zero")
-    page.click(page.one("summary"))
-    page.type(OTHER, ".patch-card textarea")
-    page.press("Undo")
-    assert page.one(".patch-card textarea").get_attribute("value") == ""
-    assert len(page.all(".switches-card .chip")) == 1
-
-
 def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     page: ExplorePage, addresses: Any, folders: Any
 ) -> None:
@@ -335,6 +316,47 @@ def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
     controls = [each for each in nodes if each.get("role", {}).get("value") in kinds]
     assert len(controls) > 40
     assert [each for each in controls if not each.get("name", {}).get("value")] == []
+
+
+HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding")
+
+
+@contextmanager
+def reverse_proxy(address: str, prefix: str) -> Iterator[int]:
+    """A proxy as JupyterHub has one in front of the servers of its users. It forwards requests
+    below `prefix`, such as `/user/x`, to the server at `address`, without the prefix and with the
+    Host and the Origin that the browser sends. Yields its port."""
+
+    class Forward(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.startswith(prefix):
+                self.send_error(404)
+                return
+            path = f"/{self.path.removeprefix(prefix).removeprefix('/')}"
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            connection = HTTPConnection(address, timeout=30)
+            connection.request(self.command, path, body, dict(self.headers))
+            answer = connection.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in HOP_BY_HOP:
+                    self.send_header(name, value)
+            self.end_headers()
+            while part := answer.read1(2**16):
+                self.wfile.write(part)
+                self.wfile.flush()
+            connection.close()
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *message: object) -> None:
+            """Prints nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forward) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
-"""The server of the page: whom it answers, what it refuses, and that it keeps on answering."""
+"""The server of the page: whom it answers, what it refuses, that it keeps on answering, and how the
+command ends."""
 
 import json
+import re
+import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -9,7 +14,7 @@ from http.client import HTTPConnection
 import pytest
 from conversion.models import saved
 from refusals import refused
-from running import until
+from running import Script, until
 
 from headscope.show.explore import routes, server
 from headscope.show.explore.answers import Explorer
@@ -278,3 +283,44 @@ def test_a_bug_is_shown_as_one(explorer: Explorer, monkeypatch: pytest.MonkeyPat
     status, answer = ask(served(explorer)[0], "read", text="We")
     assert status == 500
     assert "bug" in answer["error"]
+
+
+MISTAKES = ["checkpoint=nothing", "other=nothing", "host=999.1.1.1", "port=70000", "device=tpu"]
+MISTAKES += ["allowed_hosts=http://a.example"]
+
+
+@pytest.mark.parametrize("word", MISTAKES)
+def test_a_mistake_is_told_in_one_line(script: Script, explorer: Explorer, word: str) -> None:
+    said = script(
+        "explore", "open_browser=false", f"checkpoint={explorer.models.paths['this']}", word
+    )
+    assert said.code == 1
+    last = said.err.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert word in last
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_signal_ends_the_command_within_a_second(
+    explorer: Explorer, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "headscope", "explore", "open_browser=false", "port=0"]
+    command.append(f"checkpoint={explorer.models.paths['this']}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        try:
+            found = re.search(r"http://(\S+?)/", process.stdout.readline())
+            assert found[1].startswith("127.0.0.1:")  # not reached from other machines
+            connection = HTTPConnection(found[1])
+            body = json.dumps({"text": "W", "max_new_tokens": 10_000})
+            connection.request("POST", "/v1/write", body, JSON)
+            assert connection.getresponse().read(10)
+            began = time.monotonic()
+            process.send_signal(number)
+            assert process.wait(10) == -number
+            assert time.monotonic() - began < 1
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()

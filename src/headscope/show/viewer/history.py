@@ -51,10 +51,6 @@ def read_header(data: bytes) -> dict[str, Any]:
         "labels": labels,
         "text_tokens": _count(header, "text_tokens", 2**53),
         **_heads(header, count),
-        "uniform": {
-            name: _numbers([value], name, 1)[0]
-            for name, value in _mapping(header, "uniform").items()
-        },
         "ends": {name: _numbers(pair, name, 2) for name, pair in _mapping(header, "ends").items()},
         "losses": _numbers(header.get("losses"), "losses", len(labels) - 1),
         "next": _numbers(header.get("next"), "next"),
@@ -65,7 +61,7 @@ def read_header(data: bytes) -> dict[str, Any]:
 
 def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
     """The names and metrics of all heads, and the text on which they were measured."""
-    metrics = _mapping(header, "metrics")
+    metrics, uniform = _mapping(header, "metrics"), _mapping(header, "uniform")
     return {
         "measured_tokens": _count(header, "measured_tokens", 2**53),
         "measured_on": _texts([header.get("measured_on")], "measured_on")[0],
@@ -75,12 +71,13 @@ def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
             for name in ("uncertain", "scores", "ratios")
         },
         "metrics": {name: _numbers(values, name, count) for name, values in metrics.items()},
+        "uniform": {name: _numbers([value], name, 1)[0] for name, value in uniform.items()},
     }
 
 
 def read_measured(data: bytes, headers: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
     """Decode what was measured when a run with these headers ended: the names and metrics of all
-    heads by step. It is empty if it is not valid."""
+    heads, and the metrics of uniform attention, by step. It is empty if it is not valid."""
     if len(data) > MAX_HEADER_BYTES or not headers:
         return {}
     count = headers[-1]["layers"] * headers[-1]["heads"]

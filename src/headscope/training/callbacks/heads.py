@@ -33,8 +33,8 @@ SCALARS = "watch"  # the group of these scalars, in TensorBoard after `train` an
 
 
 class HeadWatch(StepCallback):
-    """Measures all heads: at the steps of `AttentionLog`, at the last step, and where these are
-    more than `every_steps` apart also every `every_steps` steps (0: never).
+    """Measures all heads at the steps of `AttentionLog` and at the last step. Where these steps are
+    more than `every_steps` apart, it also measures every `every_steps` steps (0: never).
 
     Logs `watch/<metric>/<head>`, for example `watch/previous/L0H1`, for the metrics in CHARTED, and
     `watch/diversity`. TensorBoard's tab Custom Scalars shows the heads of a layer in one chart.

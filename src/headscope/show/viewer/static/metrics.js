@@ -26,14 +26,12 @@ export function createMetrics(parent) {
       const text = make(value, "span");
       const bar = make(value, "i", { class: "meter", "aria-hidden": "true" });
       const compared = make(row, "td", { class: "compared" });
-      const uniform = own(history.uniform, metric);
-      make(row, "td", { class: "quiet" }, metricText(uniform));
+      const even = make(row, "td", { class: "quiet" });
       const [low, high] = own(history.ends, metric) ?? [null, null];
       bar.hidden = low === null;
       const place = (number) => (typeof number === "number" && high > low
         ? Math.max(0, Math.min(100, (100 * (number - low)) / (high - low))) : null);
-      bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
-      return { metric, text, bar, compared, place };
+      return { metric, text, bar, compared, even, place };
     });
   }
 
@@ -50,10 +48,12 @@ export function createMetrics(parent) {
       table.classList.toggle("comparing", comparison !== null && !same);
       const titles = [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""];
       titles.forEach((text, column) => write(heads[column], text));
-      for (const { metric, text, bar, compared, place } of rows) {
-        const value = step.metrics[metric][opened];
+      for (const { metric, text, bar, compared, even, place } of rows) {
+        const [value, uniform] = [step.metrics[metric][opened], own(step.uniform, metric)];
         write(text, metricText(value));
+        write(even, metricText(uniform));
         bar.style.setProperty("--value", `${place(value) ?? 0}%`);
+        bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
         write(compared, comparison
           ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
       }

@@ -57,10 +57,10 @@ export async function withWeights(store, model) {
 }
 
 /** A step of a history. If names and metrics were measured when the run ended, they replace those of
-    the step, because they are averages over more tokens. */
+    the step, because they are averages over more tokens. The same holds for `uniform`. */
 function stepOf(history, index) {
-  const { measured_tokens, measured_on, steps } = history;
-  return { measured_tokens, measured_on, ...steps[index], ...steps[index].measured };
+  const { measured_tokens, measured_on, uniform, steps } = history;
+  return { measured_tokens, measured_on, uniform, ...steps[index], ...steps[index].measured };
 }
 
 async function choose(store, runs, state) {

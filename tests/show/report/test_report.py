@@ -1,26 +1,27 @@
-"""The numbers in a report are those of the model and of the text."""
+"""The laws of a report: its numbers are those of the model and of the text, and it removes only
+files of a report."""
 
 import base64
+import csv
+import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import configuration, content, save
-from reports import TEXT_FILE, as_json, column, moments_of, rows_of
+from checkpoint_files import configuration, content, opened, save
 from tab_runs import in_process
-from viewer_data import Elements
 
 import headscope
-from benchmarks.glossary import metrics, tables
+from benchmarks.pages import glossary, metrics
 from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
-from headscope.show.viewer.snapshot import compact_json, max_bytes
 from headscope.trained.evaluation import validation_text
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
@@ -29,6 +30,60 @@ TEXT = "ab 🦜\n\x07中文<script>alert(1)</script>"
 NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
 TEXTS = {"clean": "a, 'b' a", "corrupted": "a, 'c' a"}
 PATCH = [f"patch.{name}={text}" for name, text in TEXTS.items()]
+TEXT_FILE = {"_target_": "headscope.TextFiles", "path": "text.txt"}
+"""The key `data` of the configuration of a run that has read text.txt."""
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def column(rows: list[dict[str, str]], name: str) -> torch.Tensor:
+    return torch.tensor([float(row[name]) for row in rows])
+
+
+def as_json(report: Path) -> dict[str, Any]:
+    """heads.json, which must be valid JSON."""
+    return json.loads((report / "heads.json").read_text(), parse_constant=pytest.fail)
+
+
+def moments_of(run: Path, steps: tuple[int, ...] = (0, 3, 7)) -> list[Path]:
+    """Checkpoints of the run at these steps, each of other weights, as training keeps them."""
+    files = [run / "checkpoints" / f"step_{step:06}.safetensors" for step in steps]
+    for step, file in zip(steps, files, strict=True):
+        saved = opened(run / "checkpoints" / "best.safetensors")
+        fresh, _ = content(step=step, seed=step)
+        save(saved | {key: fresh[key] for key in ("tensors", "step")}, file)
+    return files
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run's folder with a checkpoint of two layers of four heads, of 8 tokens."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("We the people of the United States. " * 40)
+    saved, _ = content()
+    saved["config"]["data"] = TEXT_FILE
+    checkpoints = tmp_path / "outputs" / "run" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    save(saved, checkpoints / "best.safetensors")
+    Path("outputs/latest").write_text("run")
+    return checkpoints.parent
+
+
+@pytest.fixture
+def analyze(script, run):
+    """analyze("windows=1") writes a report on the run, if no word names another checkpoint."""
+
+    def analyze(*words):
+        if not any(word.startswith("checkpoint") for word in words):
+            words = (f"checkpoint={run}", *words)
+        said = script("analyze", *words)
+        assert said.code == 0, said.err
+        return said
+
+    return analyze
 
 
 def close(rows, name, values, rtol=1e-4, atol=1e-6):
@@ -155,7 +210,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     assert {*metrics()} - of_tokens == {*columns} | of_pairs
     ablated = ("loss_change", "bits_per_byte", "gradient")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
-    written = tables()["Metrics of what heads write and read"]
+    written = glossary()["Metrics of what heads write and read"]
     for name, row in columns.items():
         text = "repeated random texts" if name in repeats else "the given text"
         text = "the validation split" if name.startswith(ablated) else text
@@ -184,19 +239,6 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     assert history == alone
 
 
-def test_a_page_holds_as_many_tokens_as_a_browser_can(analyze, run, monkeypatch):
-    loaded = headscope.load(run)
-    labels = compact_json(loaded.tokenizer.vocabulary_labels()).encode()
-    size = max_bytes(layers=2, heads=4, tokens=5, vocab_size=257, label_bytes=len(labels))
-    monkeypatch.setattr("headscope.analysis.page.MAX_BYTES", size)
-    said = analyze("text=abcdefgh")
-    assert "attention.html has the first 5 of 8 tokens" in said.err
-    [shown] = Elements((run / "analysis" / "attention.html").read_text("utf-8")).data["runs"]
-    reading = loaded.read("abcde")
-    assert shown["history"]["labels"] == [*"abcde"]
-    assert shown["history"]["loss"]["values"] == pytest.approx([reading.loss()], rel=1e-5)
-
-
 def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     first, middle, last = moments_of(run)
     words = ("text=We the", "output_dir=report", "tensorboard=true", "ablation=true")
@@ -216,3 +258,79 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     page = (report / "attention.html").read_text()
     for key in (key for step in found["steps"] for key in step["parts"]):
         assert base64.b64encode(ask("part", key=key).body).decode() in page
+
+
+# --- its files ---
+
+
+def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(analyze, run):
+    def names():
+        return {file.name for file in report.iterdir()}
+
+    moments_of(run)
+    report, words = Path("report"), ("text=We the", "output_dir=report")
+    patch = ("patch.clean=ab", "patch.corrupted=cb", "patch.answers=[d,e]")
+    made = ("ablation=true", "gradients=true", "tensorboard=true")
+    analyze(f"checkpoints={run}", *made, *patch, *words)
+    first = names()
+    assert first == set(as_json(report)["files"])
+    (report / "notes.txt").write_text("mine")
+    analyze(*words)
+    assert names() == {"notes.txt", *as_json(report)["files"]}
+    gone = {"history.csv", "history.png", "ablation.png", "patching.csv", "patching.png"}
+    assert gone < first - names()
+    assert not any("tfevents" in name for name in names())
+
+
+def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, run):
+    Path("mine").mkdir()
+    mine = [Path("mine", name) for name in ("heads.csv", "thesis.txt", "thesis.png")]
+    for file in mine:
+        file.write_text("my own")
+    listed = ["heads.json", "../text.txt", "/etc/x", 3, "..", "thesis.txt", "thesis.png"]
+    Path("mine/heads.json").write_text(json.dumps({"files": listed}))
+    words = ("output_dir=mine", "windows=1")
+    said = script("analyze", f"checkpoint={run}", *words)
+    assert said.code == 1
+    assert "output_dir=mine: heads." in said.err
+    assert mine[0].read_text() == "my own"
+    mine[0].unlink()
+    Path("mine/heads.json").write_text(json.dumps({"files": listed}))
+    analyze(*words)
+    assert {file.read_text() for file in mine[1:]} == {"my own"}
+    assert Path("text.txt").exists()
+
+
+def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monkeypatch):
+    def killed(self, stream, format):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("matplotlib.figure.Figure.savefig", killed)
+        assert script("analyze", f"checkpoint={run}", "text=We").code != 0
+    files = {file.name for file in (run / "analysis").iterdir()}
+    assert "heads.csv" in files < {*as_json(run / "analysis")["files"]}
+    analyze("text=We the")
+    assert {*as_json(run / "analysis")["files"]} > files
+
+
+MISTAKES = {
+    "ablation=true ablation_windows=1": "ablation_windows=1",
+    "output_dir=text.txt": "output_dir=text.txt",
+    "thresholds.self=7": "thresholds.self=7",
+    "checkpoints=outputs/run": "keep_steps",
+    "checkpoints=[same.safetensors,gone.safetensors]": "gone.safetensors",
+    "checkpoints=[same.safetensors,same.safetensors]": "step 7",
+    "checkpoints=[same.safetensors,larger.safetensors]": "larger.safetensors",
+}
+
+
+def test_mistakes_are_told_in_one_line(script, run):
+    save(content()[0], "same.safetensors")
+    save(content(configuration("model.layers=3"), step=9)[0], "larger.safetensors")
+    for arguments, advice in MISTAKES.items():
+        said = script("analyze", *arguments.split())
+        assert (said.code, said.err.count("\n")) == (1, 1)
+        assert said.err.startswith("Error: ")
+        assert advice in said.err
+        assert not (run / "analysis").exists()
