@@ -37,7 +37,7 @@ def fake(monkeypatch) -> Iterator[None]:
 
 def model_on_gpu(pair: tuple[str, str], **options) -> GPT:
     with GPU:
-        return fresh(**variant(pair), end_of_text=0, layers=1, **options)
+        return fresh(**variant(pair), document_mask=True, end_of_text=0, layers=1, **options)
 
 
 def tokens_on_gpu(length: int) -> Tensor:

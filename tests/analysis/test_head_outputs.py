@@ -127,7 +127,10 @@ def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair, re
         constant = [torch.zeros(()), torch.zeros(())]
     with ExitStack() as stack:
         for layer, fixed, factor in zip((0, 1), constant, factors, strict=True):
-            change = lambda x, fixed=fixed, factor=factor: fixed + (x - fixed) * factor  # noqa: E731
+
+            def change(x, fixed=fixed, factor=factor):
+                return fixed + (x - fixed) * factor
+
             stack.enter_context(outputs_changed(model, layer, change))
         loss = losses(model).mean(dim=-1)
     [gradients] = torch.autograd.grad(loss.sum(), factors)  # (L, N, T, H, 1)

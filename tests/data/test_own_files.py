@@ -225,9 +225,9 @@ def test_rows_without_a_value_are_counted_and_refused_if_they_are_most(tmp_path,
     some = corpus("some", [{"system": "s"}, full, {"text": ""}, full, {"text": None}])
     assert texts(some) == (["text"], ["text"])
     prepare(some)
-    [told] = [line for line in said if "without a value" in line]
-    assert "2 of 5 rows" in told
-    assert f"in {tmp_path}/some/{name}" in told
+    [notice] = [line for line in said if "without a value" in line]
+    assert "2 of 5 rows" in notice
+    assert f"in {tmp_path}/some/{name}" in notice
     stores = {path.name for path in (tmp_path / "data").iterdir()}
     most = corpus("most", [full, {"text": None}, {"text": ""}, *[{"system": "s"}] * 1200])
     for read_all in (prepare, texts, partial(validation_text, tokenizer=byte([]))):

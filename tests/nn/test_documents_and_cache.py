@@ -1,5 +1,5 @@
-"""The laws of documents, of which nothing flows from one into the next, and of the key-value cache,
-which changes what is computed, never what comes of it."""
+"""The laws of documents, which never see each other, and of the key-value cache, which saves work
+and does not change the result."""
 
 import copy
 
@@ -23,7 +23,7 @@ def masked(pair: tuple[str, str] = ("multi_head", "rotary"), **options) -> GPT:
 
 
 def text(*beginnings: int, length: int = 10, batch: int = 2) -> Tensor:
-    """Random tokens, of which those at `beginnings` begin a document."""
+    """Random tokens. A document begins at each of `beginnings`."""
     tokens = torch.randint(END, (batch, length), generator=torch.Generator().manual_seed(1))
     tokens[:, list(beginnings)] = END
     return tokens
@@ -126,4 +126,15 @@ def test_only_new_tokens_are_read(monkeypatch):
 
     monkeypatch.setattr(GPT, "hidden", hidden)
     list(generate_tokens(gpt(), [[1, 2, 3]], max_new_tokens=10, seeds=[1]))
-    assert read == [3, 1, 1, 1, 1, 1, 1, 1, 5, 1]  # 11 tokens are too many: the last 5 anew
+    assert read == [
+        3,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        5,
+        1,
+    ]  # 11 tokens are too many: the last 5 are read again

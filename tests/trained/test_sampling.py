@@ -129,9 +129,9 @@ def test_the_compiled_step_in_lower_precision_is_about_as_exact_as_next_logits(p
 @torch.no_grad()
 @every_part
 def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits(pair):
-    end_of_text = int(TEXTS[0, 5]) if EACH.index(pair) % 2 else None
-    layers = 1 + EACH.index(pair) // 2 % 2
-    model = gpt(**variant(pair), end_of_text=end_of_text, layers=layers)
+    number = EACH.index(pair)
+    documents = {"document_mask": number % 2 == 1, "end_of_text": int(TEXTS[0, 5])}
+    model = gpt(**variant(pair), **documents, layers=1 + number // 2 % 2)
     first = max(2, model.ngrams)
     step = export(OneToken(model), make_cache(model, 1), first=first).module()
     cache = cache_of_three(model, 1)

@@ -100,9 +100,9 @@ def copying_scores(model: GPT, layers: Sequence[HeadMatrices] = ()) -> Tensor:
 @torch.no_grad()
 def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, Tensor]:
     """Q-, K- and V-composition of every pair of heads (Elhage 2021, "composition"), from 0 to 1.
-    In the dictionary that is returned, the value ["k"][l2, h2, l1, h1] is high if the keys of head
-    h2 in layer l2 read what head h1 in the earlier layer l1 writes. It is zero unless l1 is below
-    l2.
+    The result has a tensor (L, H, L, H) for each of q, k and v: `result["k"][l2, h2, l1, h1]` is
+    high if the keys of head h2 in layer l2 read what head h1 in the earlier layer l1 writes. It is
+    zero unless l1 is below l2.
 
     The value is |A B| / (|A| |B|) with Frobenius norms. B = W_O W_V is the matrix of the earlier
     head. A is W_K^T W_Q for queries, W_Q^T W_K for keys and W_O W_V for values. In additive

@@ -140,6 +140,7 @@ def select(
             problem = f"{one.path} and {loaded.path} are not from one run"
             advice = "choose checkpoints of the same run"
             raise UserError(f"checkpoints= and checkpoint=: {problem}; {advice}")
+    for one in history:
         if steps.count(one.step) > 1:
             problem = f"two files are from step {one.step:,}"
             raise UserError(f"checkpoints=: {problem}; leave out {one.path} or the other")
@@ -151,10 +152,11 @@ def checkpoint_files(paths: Iterable[str]) -> list[Path]:
     `checkpoints` folder of a run. A folder stands for all its kept steps, `step_*.safetensors`.
     Raises UserError if there is none."""
     files: list[Path] = []
-    for path in map(Path, paths):
+    for name in paths:
+        path = Path(name)
         steps = [*path.glob("checkpoints/step_*.safetensors"), *path.glob("step_*.safetensors")]
-        if not steps and not path.is_file():
-            problem = f"checkpoints={path} is no file, and has no kept steps (step_*.safetensors)"
+        if not name or (not steps and not path.is_file()):
+            problem = f"checkpoints={name} is no file, and has no kept steps (step_*.safetensors)"
             advice = "name a file, or a run with callbacks.saving.keep_steps=[0,100,300,850]"
             raise UserError(f"{problem}: {advice}")
         files += sorted(steps) or [path]

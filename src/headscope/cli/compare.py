@@ -24,8 +24,6 @@ from headscope.config.parse import Count, Positive, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.stop import Interrupted
-from headscope.trained.checkpoint import build_model
-from headscope.trained.checkpoint.loading import WithoutInitialization
 from headscope.training.run_folder import is_run, shown
 
 COMPARISON_KEYS = ("compare", "seeds", "speed_rounds", "name")
@@ -97,6 +95,8 @@ def jobs(
     """The runs of a comparison, and the words of each. All choices are trained with the first seed
     before the next seed, so that a choice that fails is found early. Raises UserError if a choice
     is wrong, before training starts."""
+    from headscope.trained.checkpoint import build_model
+    from headscope.trained.checkpoint.loading import WithoutInitialization
     from headscope.training.resume import check_same_config, newest_checkpoint
 
     places: set[str] = set()

@@ -79,7 +79,7 @@ def check_same_text(runs: Sequence[SweepRun]) -> None:
     stores: dict[str, str] = {}
     for run in runs:
         entry = checkpoint.read(run.last).data
-        text = json.dumps([entry["config"]["data"], entry["config"]["tokenizer"]])
+        text = json.dumps([entry["config"][key] for key in ("data", "tokenizer")], sort_keys=True)
         if stores.setdefault(text, entry["store"]) != entry["store"]:
             problem = f"{run.folder} was trained on another text than the runs before it"
             advice = "start a new comparison with another name="

@@ -161,7 +161,8 @@ def arguments_of(target: Any) -> dict[str, inspect.Parameter]:
         except (NameError, TypeError):  # a type that is imported for type checkers only
             parameters = [*inspect.signature(call).parameters.values()]
         parameters = parameters[isinstance(target, type) :]  # without the instance
-        taken = {parameter.name: parameter for parameter in parameters} | taken
+        own = {parameter.name: parameter for parameter in parameters}
+        taken |= {name: own[name] for name in own if name not in taken}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

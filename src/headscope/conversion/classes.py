@@ -196,7 +196,7 @@ class HuggingFaceClass:
             _, layer, module = module.split(".", 2)
             prefix = self.block.format(layer)
         layers = self.names.get(module)
-        return [f"{prefix}{each}.{kind}" for each in layers.split(",")] if layers else []
+        return [f"{prefix}{layer}.{kind}" for layer in layers.split(",")] if layers else []
 
     def has(self, ours: str, names: set[str]) -> bool:
         """Whether a parameter of ours has a counterpart among `names`."""
@@ -212,7 +212,11 @@ class HuggingFaceClass:
         left out if it is tied to the embedding. A table of positions has only its first `rows`."""
         head = theirs.get_output_embeddings().weight
         tied = head is theirs.get_input_embeddings().weight
-        named = {name: each for name, each in theirs.named_parameters() if tied or each is not head}
+        named = {
+            name: parameter
+            for name, parameter in theirs.named_parameters()
+            if tied or parameter is not head
+        }
         if self.position == "Learned":
             [table] = self.counterpart("position.table.weight")
             named[table] = named[table][:rows]
@@ -229,10 +233,10 @@ class HuggingFaceClass:
             if not names and weight.dim() == 1:
                 continue  # gains that theirs does not have
             weight = self.arrange(ours, weight, gpt, to_ours=False)
-            for name, each in divide(weight, names or [ours], gpt):
-                if name not in rest or rest[name].shape != each.shape:
+            for name, piece in divide(weight, names or [ours], gpt):
+                if name not in rest or rest[name].shape != piece.shape:
                     raise Unfit(ours)
-                rest.pop(name).copy_(each)
+                rest.pop(name).copy_(piece)
         for name, parameter in rest.items():
             if parameter.dim() > 1:
                 raise Unfit(name)

@@ -59,7 +59,7 @@ def tensors_and_data(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dic
     if "optimizer_states" in checkpoint:
         [state] = checkpoint["optimizer_states"]
         tensors |= {f"optimizer.{name}": tensor for name, tensor in state.items()}
-        more = {key: each for key, each in checkpoint.items() if key not in OF_LIGHTNING}
+        more = {key: value for key, value in checkpoint.items() if key not in OF_LIGHTNING}
         data["training"] = {
             "language_model": checkpoint["language_model"],
             "loops": checkpoint["loops"]["fit_loop"],
@@ -92,9 +92,11 @@ def without_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = state.detach().clone()  # it may be a weight, or a part of another tensor
         return {TENSOR: name}
     if isinstance(state, dict):
-        return {key: without_tensors(each, f"{name}.{key}", tensors) for key, each in state.items()}
+        return {
+            key: without_tensors(value, f"{name}.{key}", tensors) for key, value in state.items()
+        }
     if isinstance(state, list):
-        return [without_tensors(each, f"{name}.{n}", tensors) for n, each in enumerate(state)]
+        return [without_tensors(value, f"{name}.{n}", tensors) for n, value in enumerate(state)]
     return state
 
 
@@ -103,8 +105,8 @@ def with_tensors(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(plain, dict):
         if plain.keys() == {TENSOR}:
             return tensors[plain[TENSOR]]
-        return {key: with_tensors(each, tensors) for key, each in plain.items()}
-    return [with_tensors(each, tensors) for each in plain] if isinstance(plain, list) else plain
+        return {key: with_tensors(value, tensors) for key, value in plain.items()}
+    return [with_tensors(value, tensors) for value in plain] if isinstance(plain, list) else plain
 
 
 def same_after_json(plain: Any) -> bool:
@@ -125,7 +127,7 @@ def lightning_checkpoint(stored: Stored) -> dict[str, Any]:
         raise UserError(f"{stored.path} is damaged: the tensor {error} is missing") from error
     return {
         **more,
-        "state_dict": {n: each for n, each in tensors.items() if n.startswith("model.")},
+        "state_dict": {n: tensor for n, tensor in tensors.items() if n.startswith("model.")},
         "optimizer_states": [
             {n[len(optimizer) :]: t for n, t in tensors.items() if n.startswith(optimizer)}
         ],

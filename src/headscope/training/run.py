@@ -63,7 +63,7 @@ def fit(run: Run) -> dict[str, Any]:
             saver.on_first_save = partial(_write_latest, run.folder)
         states = run.resume.data["training"]["callbacks"] if run.resume else {}
         logged = states.get("CheckpointSaver", {}).get("logged", {})
-        for logs in (Path(each.log_dir) for each in tensorboards(run.trainer)):
+        for logs in (Path(logger.log_dir) for logger in tensorboards(run.trainer)):
             sort_before_now(logs)
             if logged and (lost := lost_steps(shown(logs), logged)):
                 say(run.console, lost, style="yellow")
@@ -79,7 +79,7 @@ def fit(run: Run) -> dict[str, Any]:
         raise
     finally:
         wandb = sys.modules.get("wandb")
-        used = any(isinstance(each, WandbLogger) for each in run.trainer.loggers)
+        used = any(isinstance(logger, WandbLogger) for logger in run.trainer.loggers)
         if used and wandb and wandb.run:
             wandb.finish()  # or the next run in this process would continue it
 
@@ -109,7 +109,7 @@ def _fit(run: Run) -> dict[str, Any]:
     losses = {f"val_{key}": metrics.get(f"val/{key}") for key in ("loss", "bits_per_byte")}
     validation = run.config.trainer.final_validation if whole else "part"
     saver = run.callback(CheckpointSaver)
-    watching = [each for each in trainer.callbacks if isinstance(each, StepCallback)]
+    watching = [callback for callback in trainer.callbacks if isinstance(callback, StepCallback)]
     summary = {
         **losses,
         "validation": validation if limit else "none",
@@ -119,7 +119,7 @@ def _fit(run: Run) -> dict[str, Any]:
         "parameters": run.model.parameter_count(),
         "train_seconds": round(timer.seconds(), 2),
         "wall_seconds": round(timer.wall_seconds(), 2),
-        "watching_seconds": round(sum(each.seconds for each in watching), 2),
+        "watching_seconds": round(sum(callback.seconds for callback in watching), 2),
         "tokens_per_second": round(tokens / max(timer.seconds(), 1e-9), 1),
         "seed": run.config.seed,
         "precision": trainer.precision,
@@ -133,7 +133,7 @@ def _fit(run: Run) -> dict[str, Any]:
         measured = measure_checkpoints(
             run.folder / "checkpoints", run.data.store.validation, device, watch.thresholds
         )
-        headers = {step: each.header() for step, each in measured.items()}
+        headers = {step: statistics.header() for step, statistics in measured.items()}
         for writer in tensorboard_writers(trainer) if headers else []:
             add_snapshot(writer, HEADS, [compact_json(headers).encode()], steps)
     final = {f"final/{name}": value for name, value in losses.items() if value is not None}

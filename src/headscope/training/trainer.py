@@ -98,8 +98,8 @@ def build_trainer(
         "num_sanity_val_steps": 0,
         "enable_model_summary": False,
         "use_distributed_sampler": False,
-        "enable_progress_bar": any(isinstance(each, ProgressBar) for each in callbacks),
-        "enable_checkpointing": any(isinstance(each, Checkpoint) for each in callbacks),
+        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
+        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         **built_by_hydra(settings.arguments),
     }
     try:
@@ -117,11 +117,11 @@ def build_trainer(
         raise UserError(f"{words}: {first_line(error)}") from error
     # Lightning's handler of SIGTERM saves nothing, and ends the process with the exit code 0.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    for each in trainer.checkpoint_callbacks:
-        if hasattr(each, "FILE_EXTENSION"):
-            each.FILE_EXTENSION = SUFFIX  # its files are checkpoints of headscope
-        if isinstance(each, ModelCheckpoint) and each.dirpath is None:
-            each.dirpath = str((folder / "model_checkpoints").resolve())
+    for callback in trainer.checkpoint_callbacks:
+        if hasattr(callback, "FILE_EXTENSION"):
+            callback.FILE_EXTENSION = SUFFIX  # its files are checkpoints of headscope
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+            callback.dirpath = str((folder / "model_checkpoints").resolve())
     return trainer
 
 
@@ -166,17 +166,21 @@ def build_callbacks(
             with full_keys(part, f"callbacks.{name}"):
                 callbacks.append(build_part(part, "callbacks", console=console))
     arguments = config.trainer.arguments
-    bars = [each for each in callbacks if isinstance(each, ProgressBar)]
+    bars = [callback for callback in callbacks if isinstance(callback, ProgressBar)]
     if len(bars) > 1 or arguments.get("enable_progress_bar") is False:
-        callbacks = [each for each in callbacks if type(each) is not ProgressReport]
+        callbacks = [callback for callback in callbacks if type(callback) is not ProgressReport]
     if arguments.get("enable_checkpointing") is False:
-        callbacks = [each for each in callbacks if not isinstance(each, CheckpointSaver)]
-    stateful = [each for each in callbacks if type(each).state_dict is not Callback.state_dict]
-    for key, number in Counter(each.state_key for each in stateful).items():
+        callbacks = [
+            callback for callback in callbacks if not isinstance(callback, CheckpointSaver)
+        ]
+    stateful = [
+        callback for callback in callbacks if type(callback).state_dict is not Callback.state_dict
+    ]
+    for key, number in Counter(callback.state_key for callback in stateful).items():
         if number > 1:
             raise UserError(f"callbacks: two have the state_key {key}: give each another one")
     # Lightning calls subclasses of Checkpoint last, in this order. The saver saves their state too.
-    return sorted(callbacks, key=lambda each: isinstance(each, CheckpointSaver))
+    return sorted(callbacks, key=lambda callback: isinstance(callback, CheckpointSaver))
 
 
 def build_loggers(config: TrainConfig, folder: Path, resume: Stored | None) -> list[Logger]:

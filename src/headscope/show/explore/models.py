@@ -108,9 +108,10 @@ class Models:
         device: str,
         parts: str | list[str] | None = None,
     ) -> None:
-        """`given` selects the model `this`, and `other` the model `other`, unless it is None: see
-        `headscope.trained.checkpoint.find`. `parts` are the files of the user's own parts, which
-        exported Python code names. Raises UserError if a model cannot be loaded."""
+        """`given` selects the model `this`, and `other` the model `other`, unless it is None: a
+        Hugging Face folder, or what `headscope.trained.checkpoint.find` finds. `parts` are the
+        files of the user's own parts, which exported Python code names. Raises UserError if a model
+        cannot be loaded."""
         self.device, self.parts = device, parts
         self.paths: dict[str, Path] = {}
         self.listed: list[dict[str, Any]] = []

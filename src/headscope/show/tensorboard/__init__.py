@@ -1,1 +1,1 @@
-"""The tab Attention in TensorBoard. Its page is the viewer in headscope/viewer/static."""
+"""The tab Attention in TensorBoard. Its page is the viewer in headscope/show/viewer/static."""

@@ -102,7 +102,8 @@ class EventData:
 
     def loss(self, run: str) -> dict[str, Any]:
         """The curve of the training loss of a run, or of the validation loss if there is no
-        training loss. Without both, the lists are empty. A loss that is not finite is None."""
+        training loss that can be read. Without both, the lists are empty. A loss that is not finite
+        is None."""
         for name in LOSSES:
             with suppress(Refused), _readable():
                 runs = self.provider.read_scalars(
