@@ -134,6 +134,7 @@ export const METRICS = {
   metric: "metric",
   value: "value",
   uniform: "uniform",
+  all: "All metrics",
   aboutUniform: "The value of the metric for attention that gives every visible token the same weight, "
     + "as in an untrained model.",
 };
@@ -184,11 +185,9 @@ export const EXPLORE = {
   text: "Your text",
   write: "▶ Write",
   stop: "■ Stop",
-  one: "One token on",
-  back: "One token back",
+  one: "+ 1 token",
+  back: "− 1 token",
   undo: "Undo",
-  length: "tokens",
-  seed: "seed",
   off: "off",
   cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
     + `${count(tokens, "token")}, from “${start}…” on. `,
@@ -196,7 +195,8 @@ export const EXPLORE = {
 
   next: "Next token",
   nextAfter: (token) => ["Next token after “", token, "”"],
-  sampling: { temperature: "temperature", top_k: "top-k", top_p: "top-p" },
+  howToSample: "How to sample",
+  sampling: { length: "tokens", temperature: "temperature", top_k: "top-k", top_p: "top-p", seed: "seed" },
   pick: (token) => `continue with ${token}`,
   ask: (token) => `explain ${token}`,
   aboutAsk: "Shows below what each layer and each head says about this token.",
@@ -212,8 +212,7 @@ export const EXPLORE = {
   models: "Model",
   shown: "model",
   slider: "kept step",
-  compare: "compare with model",
-  nothing: "nothing",
+  otherModel: "another model",
   working: "working …",
   about: ({ parameters, layers, heads, block, size, path }) => [
     count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
@@ -233,10 +232,12 @@ export const EXPLORE = {
   wayOf: (head) => `Head ${head}`,
   ways: { on: "on", half: "half", mean: "mean", zero: "off" },
   alone: (head) => `${head} alone`,
-  layer: (layer) => `Layer ${layer} off or on`,
-  allOn: "All on",
+  layer: (layer) => `layer ${layer}`,
+  allOn: "all on",
   switchOn: (head) => `switch ${head} on`,
   more: (number) => ` and ${number} more`,
+  effect: (heads, token, before, after, change) => [`With ${heads}, “`, token, "” ",
+    before === after ? `stays at ${before}.` : `${change < 0 ? "falls" : "rises"} from ${before} to ${after}.`],
   loss: (before, after, change) => `The loss of the text changes from ${before} to ${after} (${change}).`,
   otherLoss: (other, here, change, name) =>
     `The loss of the text is ${here} here and ${other} with ${name} (${change}).`,
