@@ -257,9 +257,9 @@ function nameReadings(first, second) {
   if (second.name === first.name) second.name += ` (${TEXTS.compared})`;
 }
 
-/** Opens the head that decides, unless the person has chosen one. */
+/** Opens the head that decides, unless the person has chosen one, or switches heads. */
 function suggest(head) {
-  if (chosen || !head) return;
+  if (chosen || !head || Object.values(switchesOf(state)).flat().length > 0) return;
   suggested = head;
   viewer.change({ head });
 }

@@ -35,12 +35,12 @@ export function createSwitches(parent, actions) {
     set(inLayer(), off ? "on" : "zero");
   });
   const reset = button(buttons, TEXTS.allOn, () => actions.change(ALL_ON, true));
-  const chips = make(section, "p", { class: "chips" });
   const effect = make(section, "p", { class: "effect", role: "status" });
   const loss = make(section, "p", { class: "quiet loss-change" });
-  const again = make(section, "div", { class: "again" });
-  button(again, TEXTS.writeBoth, () => rewrite());
-  const written = make(again, "div", { class: "written" });
+  const line = make(section, "div", { class: "buttons" });
+  const chips = make(line, "span", { class: "chips" });
+  const again = button(line, TEXTS.writeBoth, () => rewrite());
+  const written = make(section, "div", { class: "written" });
   let [state, main, reference, opened] = [null, null, null, "L0H0"];
   let rewriting = null;
   let shownFor = ""; // what the written texts belong to

@@ -7,7 +7,7 @@ import { at, shadesOf } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
-const MAX_SHARE = 0.53; // of the height of the window
+const MAX_SHARE = 0.5; // of the height of the window
 
 export function createLines(parent, actions) {
   const section = card(parent, "lines-card", TEXTS.title);
@@ -36,7 +36,7 @@ export function createLines(parent, actions) {
   function layOut() {
     if (!current) return;
     const most = Math.min(MAX_HEIGHT, Math.max(240, MAX_SHARE * innerHeight));
-    row = Math.max(18, Math.min(28, Math.floor(most / current.tokens)));
+    row = Math.max(16, Math.min(28, Math.floor(most / current.tokens)));
     const height = Math.min(most, row * current.tokens);
     scroller.style.height = `${height}px`;
     spacer.style.height = `${row * current.tokens - height}px`;
