@@ -21,7 +21,7 @@ export function createModels(parent, actions) {
   return {
     show(state, main) {
       const { models } = main.about;
-      const options = models.map(({ name, title, step }) => [name, TEXTS.model(title, step)]);
+      const options = models.map((each) => [each.name, TEXTS.model(each)]);
       fill(model, { "": options }, main.about.name);
       fill(other, { "": [["", TEXTS.nothing], ...options] }, state.other);
       for (const select of [model, other]) select.parentElement.hidden = models.length < 2;
