@@ -33,7 +33,7 @@ export function textField(parent, attributes, type) {
 export function createEditor(parent, actions) {
   const section = card(parent, "editor-card", TEXTS.text);
   make(section.querySelector("h3"), "span", { class: "working" }, ` ${TEXTS.working}`);
-  const { field, show: showText } = textField(section, { rows: 3, "aria-label": TEXTS.text },
+  const { field, show: showText } = textField(section, { rows: 3, "aria-label": TEXTS.text, placeholder: TEXTS.invitation },
     (text, begins) => actions.change({ text }, begins));
   const notes = make(section, "p", { class: "notes", role: "status" });
   const buttons = make(section, "div", { class: "buttons" });
@@ -58,6 +58,7 @@ export function createEditor(parent, actions) {
       notes.classList.remove("error");
       const cut = answer.ids.length - answer.history.labels.length;
       if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
+      if (answer.split) notes.append(TEXTS.split);
       markUnknown(notes, request.text, answer.unknown);
     },
 

@@ -195,7 +195,7 @@ function adaptTo(about) {
   if (state.tokens && main && main.about.vocabulary !== about.vocabulary) {
     state = { ...state, tokens: null, text: main.answer.text, written: 0 };
   }
-  if (state.text === null && state.tokens === null) state = { ...state, text: about.example };
+  if (state.text === null && state.tokens === null) state = { ...state, text: about.examples[0] ?? "" };
   const isHead = (head) => headNumber(head, about) !== null;
   const [zero, mean, half] = [state.zero, state.mean, state.half].map((heads) => heads.filter(isHead));
   state = { ...state, zero, mean, half, copies: state.copies.filter(({ head }) => isHead(head)) };
@@ -230,7 +230,7 @@ function show(newest, other) {
 /** What can be compared: another model instead of the reading of it. */
 function options({ [BAR.anotherRun]: runs, [BAR.otherShape]: others, ...groups }) {
   const models = main.about.models.filter(({ name }) => name !== main.about.name)
-    .map(({ name, title, step }) => [`model:${name}`, TEXTS.model(title, step)]);
+    .map((model) => [`model:${model.name}`, TEXTS.model(model)]);
   return { ...groups, [BAR.anotherRun]: state.other ? [] : runs, [TEXTS.otherModel]: models };
 }
 
@@ -250,7 +250,7 @@ function choose(compare) {
 function nameReadings(first, second) {
   const heads = first.heads.length ? TEXTS.list(first.heads) : "";
   const same = second?.about.name === first.about.name;
-  const modelOf = ({ about: { title, step } }) => TEXTS.model(title, step);
+  const modelOf = ({ about }) => TEXTS.model(about);
   first.name = same ? heads || TEXTS.thisModel : [modelOf(first), heads].filter(Boolean).join(", ");
   if (!second) return;
   second.name = same ? TEXTS.allHeadsOn : modelOf(second);

@@ -19,7 +19,7 @@ export function createModels(parent, actions) {
   return {
     show(main) {
       const { models } = main.about;
-      fill(model, { "": models.map(({ name, title, step }) => [name, TEXTS.model(title, step)]) }, main.about.name);
+      fill(model, { "": models.map((listed) => [listed.name, TEXTS.model(listed)]) }, main.about.name);
       const run = main.about.name.split("@")[0];
       const own = models.filter(({ name }) => name.split("@")[0] === run);
       const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;

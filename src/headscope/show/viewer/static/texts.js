@@ -176,13 +176,17 @@ export const EXPLORE = {
   title: "headscope explore",
   noAnswer: "The server of this page does not answer. Is it still running?",
   refused: (status) => `The server answered with the error ${status}.`,
-  model: (title, step) => `${title}, step ${step.toLocaleString(LOCALE)}`,
+  model: ({ title, step, last }) => {
+    const at = `step ${step.toLocaleString(LOCALE)}`;
+    return `${title}, ${last > step ? `best (${at} of ${last.toLocaleString(LOCALE)})` : at}`;
+  },
   thisModel: "this model",
   allHeadsOn: "all heads on",
   compared: "compared",
   list: (names) => names.slice(0, 4).join(", ") + (names.length > 4 ? ` and ${names.length - 4} more` : ""),
 
   text: "Your text",
+  invitation: "Type a text: you see what the model expects next, and where its heads look.",
   write: "▶ Write",
   stop: "■ Stop",
   one: "+ 1 token",
@@ -191,6 +195,8 @@ export const EXPLORE = {
   off: "off",
   cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
     + `${count(tokens, "token")}, from “${start}…” on. `,
+  split: "The tokenizer of this model needs several tokens for most of these letters. For such texts, train a "
+    + "model with tokenizer=char. ",
   unknown: "The model does not know the marked characters and leaves them out: ",
 
   next: "Next token",
