@@ -176,10 +176,8 @@ export const EXPLORE = {
   title: "headscope explore",
   noAnswer: "The server of this page does not answer. Is it still running?",
   refused: (status) => `The server answered with the error ${status}.`,
-  model: ({ title, step, last }) => {
-    const at = `step ${step.toLocaleString(LOCALE)}`;
-    return `${title}, ${last > step ? `best (${at} of ${last.toLocaleString(LOCALE)})` : at}`;
-  },
+  model: ({ title, step, last }) => `${title}, ${last > step ? "best (" : ""}step ${step.toLocaleString(LOCALE)}`
+    + (last > step ? ` of ${last.toLocaleString(LOCALE)})` : ""),
   thisModel: "this model",
   allHeadsOn: "all heads on",
   compared: "compared",
@@ -195,8 +193,7 @@ export const EXPLORE = {
   off: "off",
   cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
     + `${count(tokens, "token")}, from “${start}…” on. `,
-  split: "The tokenizer of this model needs several tokens for most of these letters. For such texts, train a "
-    + "model with tokenizer=char. ",
+  split: "The model needs several tokens for most of these characters. For such texts, train one with tokenizer=char. ",
   unknown: "The model does not know the marked characters and leaves them out: ",
 
   next: "Next token",
