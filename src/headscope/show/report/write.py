@@ -28,8 +28,8 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 """The name of the event file. TensorBoard sorts event files by the seconds in their names."""
 
 REPORT_FILE = re.compile(
-    r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|history"
-    r"|patching)\.csv"
+    r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|deciders"
+    r"|history|patching)\.csv"
     r"|heads\.json|attention\.html"
     r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history)\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
@@ -48,7 +48,7 @@ def write_report(
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
     known: Callable[[TrainedModel], HeadStatistics | None] = lambda loaded: None,
-) -> tuple[HeadStatistics, AblationResult | None]:
+) -> tuple[HeadStatistics, AblationResult | None, tables.Rows]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
     - `ablation` measures the effect of removing each head. It gets `track` as a keyword argument.
@@ -58,8 +58,9 @@ def write_report(
     - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
-    an earlier report are replaced or removed. Returns the statistics of the heads, and the result
-    of the ablation or None. Raises UserError if a file of someone else would be overwritten.
+    an earlier report are replaced or removed. Returns the statistics of the heads, the result of
+    the ablation or None, and the rows of deciders.csv at the step of the report. Raises
+    UserError if a file of someone else would be overwritten.
     """
     loaded, reading = report.loaded, report.reading
     folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
@@ -82,17 +83,22 @@ def write_report(
     by_step = {loaded.step: (loaded, statistics)} | by_step
     ablated = result.metrics if result else {}
     shown = shown_tokens(reading, len(by_step))
-    snapshots, losses = {}, []
-    for step, (stored, of_step) in sorted(by_step.items()):
+    text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
+    token = {"token": loaded.tokenizer.label(expected)}
+    snapshots, losses, deciders = {}, [], []
+    for step, (stored, of_step) in track(sorted(by_step.items())):
         at_step, more = reading, ablated
         if stored is not loaded:
             at_step, more = stored.read(reading.tokens.tolist()), {}
         snapshots[step] = at_step.snapshot(of_step, shown, more_metrics=more)
         losses.append(at_step.loss(shown))
+        parts = stored.deciders(text, token=expected)
+        deciders += [{"step": step} | token | part for part in parts]
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
     texts = tables.tables_of(report, statistics, shown)
     texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
+    texts["deciders.csv"] = tables.csv_text(deciders)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
     texts["attention.html"] = page_of(reading, [*snapshots.values()], losses)
     if over_steps:
@@ -124,7 +130,7 @@ def write_report(
     list_files(files)
     for name in set(old_files) - set(files):
         (folder / name).unlink(missing_ok=True)
-    return statistics, result
+    return statistics, result, [row for row in deciders if row["step"] == loaded.step]
 
 
 def files_of(folder: Path) -> list[str]:
