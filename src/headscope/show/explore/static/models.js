@@ -5,6 +5,14 @@ import { fill, labelled, make } from "./viewer/dom.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
+/** The kept steps of the run of a model and its checkpoint, by step. */
+export function keptSteps({ name, models }) {
+  const runOf = (model) => model.name.split("@")[0];
+  const own = models.filter((model) => runOf(model) === runOf({ name }));
+  const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;
+  return own.filter(isFirst).sort((a, b) => a.step - b.step);
+}
+
 export function createModels(parent, actions) {
   const section = make(parent, "section", { class: "models", "aria-label": TEXTS.models });
   const line = make(section, "div", { class: "buttons" });
@@ -25,10 +33,7 @@ export function createModels(parent, actions) {
       fill(model, { "": options }, main.about.name);
       fill(other, { "": [["", TEXTS.nothing], ...options] }, state.other);
       for (const select of [model, other]) select.parentElement.hidden = models.length < 2;
-      const run = main.about.name.split("@")[0];
-      const own = models.filter(({ name }) => name.split("@")[0] === run);
-      const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;
-      const kept = own.filter(isFirst).sort((a, b) => a.step - b.step);
+      const kept = keptSteps(main.about);
       steps = kept.map(({ name }) => name);
       slider.parentElement.hidden = steps.length < 2;
       slider.max = steps.length - 1;
