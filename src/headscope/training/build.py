@@ -17,6 +17,7 @@ from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.encode import answers_of
+from headscope.data.examples import examples_of
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer_state import stored
@@ -101,7 +102,12 @@ def build(
         objects += [type(each).__name__ for each in loggers]
     added = [*config.added(), *objects]
     contents = checkpoint.contents(
-        config, module.tokenizer, data.store.name, precision_of(config.trainer), answers
+        config,
+        module.tokenizer,
+        data.store.name,
+        precision_of(config.trainer),
+        answers,
+        examples_of(corpus, data.store),
     ) | {"added": added}
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers

@@ -34,6 +34,8 @@ class OpenModel:
     name: str
     title: str
     loaded: TrainedModel
+    last: int | None = None
+    """The last step of the run, if this is its best checkpoint."""
     passes: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
 
     @cached_property
@@ -81,6 +83,7 @@ class OpenModel:
             "title": self.title,
             "path": str(self.loaded.path),
             "step": self.loaded.step,
+            "last": self.last,
             "parameters": model.parameter_count(),
             "layers": len(model.attentions),
             "heads": model.attentions[0].heads,
@@ -88,7 +91,7 @@ class OpenModel:
             "vocab_size": self.loaded.tokenizer.vocab_size,
             "vocabulary": crc32("\n".join(self.labels).encode()),
             "end_of_text": self.loaded.tokenizer.end_of_text,
-            "example": self.loaded.tokenizer.decode(self.own_texts[0, :32].tolist()),
+            "examples": self.loaded.examples,
         }
 
 
@@ -129,7 +132,10 @@ class Models:
         self.listed.append({"name": name, "title": title})
         opened = self.get(name)
         _ = opened.statistics  # measures its heads now, so that the page opens at once
-        self.listed[-1]["step"] = opened.loaded.step
+        if path.name == "best.safetensors":
+            with suppress(UserError):  # there is no last.safetensors, or it is damaged
+                opened.last = checkpoint.read(path.with_name("last.safetensors")).step
+        self.listed[-1] |= {"step": opened.loaded.step, "last": opened.last}
         for file in sorted(path.parent.iterdir()) if in_run else []:
             if kept := KEPT.fullmatch(file.name):
                 step = stored = int(kept[1])

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from headscope.config.parse import parse
 from headscope.config.training import PRECISIONS, TrainConfig
+from headscope.data.examples import MAX_EXAMPLES, is_example
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import cannot_write, new_file
@@ -37,7 +38,7 @@ METADATA = "headscope"  # the only key: safetensors stores several keys in a ran
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # of weights
 
 DICTIONARIES = ("config", "tokenizer", "checksums", "tied")
-KINDS = {"added": list, "store": str, **dict.fromkeys(DICTIONARIES, dict)}
+KINDS = {"added": list, "examples": list, "store": str, **dict.fromkeys(DICTIONARIES, dict)}
 """Entries of the plain data, and their types."""
 
 
@@ -47,8 +48,10 @@ def contents(
     store: str,
     precision: str,
     answers: Answers | None = None,
+    examples: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The plain data of a checkpoint. `store` is the name of the token store."""
+    """The plain data of a checkpoint. `store` is the name of the token store, and `examples` are
+    texts that explore starts with."""
     return {
         "format": FORMAT,
         "config": config.kept(),
@@ -57,6 +60,7 @@ def contents(
         "store": store,
         "precision": precision,
         "answers": answers and asdict(answers),
+        "examples": [*examples],
     }
 
 
@@ -200,6 +204,7 @@ def plain_data(text: str | None) -> dict[str, Any]:
     data = json.loads(text[8:])
     if data["format"] != FORMAT:
         raise ValueError("it was written by another version of headscope")
+    data.setdefault("examples", [])  # an earlier version wrote none
     for key, kind in KINDS.items():
         if type(data[key]) is not kind:
             raise ValueError(f"its entry {key} has the wrong type")
@@ -207,6 +212,8 @@ def plain_data(text: str | None) -> dict[str, Any]:
         raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
     if data["answers"] is not None:
         parse(Answers, data["answers"], "answers")
+    if len(data["examples"]) > MAX_EXAMPLES or not all(map(is_example, data["examples"])):
+        raise ValueError("its entry examples is not a list of a few short texts")
     if data["precision"] not in PRECISIONS:
         raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
     return data

@@ -64,14 +64,25 @@ def warn(line: str) -> None:
 
 
 def newest_run(outputs: Path, key: str) -> Path:
-    """The run that `outputs/latest` names. Without this file, the run with the newest checkpoint,
-    which a line reports. Raises UserError if there is no run."""
+    """The run that `outputs/latest` names or, if this has no summary.json, because it still trains
+    or was stopped, the newest run that has one. Without the file `latest`, the run with the newest
+    checkpoint. A line reports which other run is used. Raises UserError if there is no run."""
     latest = outputs / "latest"
     if latest.is_file():
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
-        if name and (outputs / name).is_dir():
-            return outputs / name
-        raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
+        path = outputs / name
+        if not name or not path.is_dir():
+            raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
+        if (path / "summary.json").is_file():
+            return path
+        summaries = outputs.glob("**/summary.json")
+        finished = [file for file in summaries if (file.parent / "checkpoints").is_dir()]
+        if not finished:
+            return path
+        newest = max(finished, key=lambda file: file.stat().st_mtime).parent
+        use = f"using the newest finished run, {newest} (or give {key}={path})"
+        warn(f"{path} has not finished: {use}")
+        return newest
     saved = [*outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}")]  # best and last
     if not saved:
         advice = f"train one with {command('train')}, or give {key}="

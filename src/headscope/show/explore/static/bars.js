@@ -2,27 +2,18 @@
 // top-p. When heads are switched or another model is compared, a third bar shows the other probability.
 
 import { card, explain, make } from "./viewer/dom.js";
-import { numberField, redraw } from "./controls.js";
+import { redraw } from "./controls.js";
 import { addShare, percentText } from "./viewer/next.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
-const SAMPLING = {
-  temperature: { min: 0, max: 100, step: "any" },
-  top_k: { min: 1, max: 1e6, step: 1, optional: true },
-  top_p: { min: 0.001, max: 1, step: "any", optional: true },
-};
 const LISTED = 5; // tokens of a model with another vocabulary
 
 export function createBars(parent, actions) {
-  const section = card(parent, "bars-card", TEXTS.next);
+  const section = card(parent, "bars-card", TEXTS.next, TEXTS.aboutBars);
   const heading = section.querySelector("h3");
-  const settings = make(section, "div", { class: "buttons" });
-  const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
-    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
   const rows = make(section, "div", { class: "bars", role: "group", "aria-label": TEXTS.next });
   const removed = make(section, "p", { class: "quiet" });
   const elsewhere = make(section, "p", { class: "quiet" });
-  make(section, "p", { class: "quiet" }, TEXTS.aboutBars);
 
   function showRow({ id, label, probability, sampled, other }, answer, compared, otherModel) {
     const row = make(rows, "div", { class: "bar-row" });
@@ -44,10 +35,9 @@ export function createBars(parent, actions) {
   }
 
   return {
-    show(state, main, reference) {
+    show(main, reference) {
       const { answer } = main;
       heading.replaceChildren(...TEXTS.nextAfter(answer.history.labels[answer.position]));
-      for (const [name, showValue] of shows) showValue(state[name]);
       const comparable = reference?.about.vocabulary === main.about.vocabulary;
       const others = new Map((reference?.answer.next ?? []).map(({ id, probability }) => [id, probability]));
       const listed = answer.next.map((token) => ({ ...token, other: others.get(token.id) }));

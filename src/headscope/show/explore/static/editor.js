@@ -4,6 +4,14 @@ import { card, make } from "./viewer/dom.js";
 import { button, disable, markUnknown, numberField } from "./controls.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
+const SAMPLING = {
+  length: { min: 1, max: 10000, step: 1 },
+  temperature: { min: 0, max: 100, step: "any" },
+  top_k: { min: 1, max: 1e6, step: 1, optional: true },
+  top_p: { min: 0.001, max: 1, step: "any", optional: true },
+  seed: { min: 0, max: 2 ** 53 - 1, step: 1 },
+};
+
 /** A field for a text. Calls `type(text, begins)` at each key press. `begins` is true for the first one
     since the field was entered or `show` set another text: Undo undoes all typing since then. */
 export function textField(parent, attributes, type) {
@@ -25,7 +33,7 @@ export function textField(parent, attributes, type) {
 export function createEditor(parent, actions) {
   const section = card(parent, "editor-card", TEXTS.text);
   make(section.querySelector("h3"), "span", { class: "working" }, ` ${TEXTS.working}`);
-  const { field, show: showText } = textField(section, { rows: 4, "aria-label": TEXTS.text },
+  const { field, show: showText } = textField(section, { rows: 3, "aria-label": TEXTS.text, placeholder: TEXTS.invitation },
     (text, begins) => actions.change({ text }, begins));
   const notes = make(section, "p", { class: "notes", role: "status" });
   const buttons = make(section, "div", { class: "buttons" });
@@ -34,15 +42,15 @@ export function createEditor(parent, actions) {
   const one = button(buttons, TEXTS.one, () => actions.write(1));
   const back = button(buttons, TEXTS.back, () => actions.back());
   const undo = button(buttons, TEXTS.undo, () => actions.undo());
-  const showLength = numberField(buttons, { label: TEXTS.length, min: 1, max: 10000, step: 1,
-                                            change: (length) => actions.change({ length }) });
-  const showSeed = numberField(buttons, { label: TEXTS.seed, min: 0, max: 2 ** 53 - 1, step: 1,
-                                          change: (seed) => actions.change({ seed }) });
+  const sampling = make(section, "details", { class: "sampling" });
+  make(sampling, "summary", {}, TEXTS.howToSample);
+  const settings = make(sampling, "div", { class: "buttons" });
+  const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
+    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
 
   return {
     show(state, { about, request, answer }) {
-      showLength(state.length);
-      showSeed(state.seed);
+      for (const [name, showValue] of shows) showValue(state[name]);
       showText(state.text ?? answer.text);
       disable(undo, !actions.canUndo(), field);
       disable(back, answer.ids.length < 2, field);
@@ -50,6 +58,7 @@ export function createEditor(parent, actions) {
       notes.classList.remove("error");
       const cut = answer.ids.length - answer.history.labels.length;
       if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
+      if (answer.split) notes.append(TEXTS.split);
       markUnknown(notes, request.text, answer.unknown);
     },
 

@@ -10,13 +10,14 @@ import { createModels } from "./models.js";
 import { createPatch } from "./patch.js";
 import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
 import { createStore, runOf, streamOf } from "./viewer/store.js";
-import { createSwitches } from "./switches.js";
-import { EXPLORE as TEXTS } from "./viewer/texts.js";
+import { createSwitches, onlyHead } from "./switches.js";
+import { BAR, EXPLORE as TEXTS } from "./viewer/texts.js";
 import { createViewer } from "./viewer/viewer.js";
 import { createWriting } from "./writing.js";
 
 const address = createAddress(window, "x.", codec);
 let chosen = true; // whether the person has chosen the opened head
+let suggested = null; // the head that was opened because it decides
 const viewAddress = createAddress(window, "v.", {
   fromTexts,
   toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
@@ -26,7 +27,6 @@ let state = address.read();
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
 chosen = view.head !== null;
-let suggested = null; // the head that was opened because it decides
 let main = null; // the reading that is shown
 let reference = null; // a second reading to compare `main` with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
@@ -45,13 +45,9 @@ const writing = createWriting({
   say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
 });
 const actions = { ...writing, now, change, suggest, open: (head) => viewer.change({ head }) };
-const top = make(null, "div", { class: "explore" });
-const models = createModels(top, actions);
-const left = make(top, "div", { class: "left" });
+const left = make(document.body, "div", { class: "left" });
 const editor = createEditor(left, actions);
-const right = make(top, "div", { class: "right" });
-const bars = createBars(right, actions);
-const deciders = createDeciders(right, actions);
+const patch = createPatch(left, actions);
 const store = createStore({
   runs: async () => readings().map(({ name, answer }) => runOf(name, "text", answer.history)),
   history: async (run) => readings().find(({ name }) => name === run).answer.history,
@@ -59,11 +55,18 @@ const store = createStore({
 });
 const viewer = createViewer(document.body, {
   store, title: TEXTS.title, place: left, address: viewAddress, viewChanged,
+  others: { options, chosen: comparedWith, choose },
 });
-const switches = createSwitches(left, actions);
-const patch = createPatch(top, actions);
-document.querySelector("header").after(top);
-document.querySelector(".overview").after(top.querySelector(".patch-card"));
+const bars = createBars(left, actions);
+const after = (place) => {
+  const box = make(null, "div", { class: "placed" });
+  document.querySelector(place).after(box);
+  return box;
+};
+const models = createModels(after("h1"), actions);
+const deciders = createDeciders(after(".grid-card"), actions);
+const switches = createSwitches(after(".headline"), actions);
+document.querySelector("header").after(left);
 address.onChange((changed) => {
   unchecked = true;
   writing.stop();
@@ -111,7 +114,9 @@ async function read(model, switched, text, more) {
   const has = (key) => key in answer.parts || key.startsWith("weights");
   step.parts = step.parts.map((key) => (has(key) ? `${serial} ${key}` : null));
   Object.assign(asked, { position: answer.position, target: answer.target.id });
-  const heads = Object.entries(switched).flatMap(([way, names]) => names.map((name) => `${name} ${TEXTS.ways[way]}`));
+  const only = onlyHead({ ...state, ...switched }, about);
+  const heads = only ? [TEXTS.alone(only)]
+    : Object.entries(switched).flatMap(([way, names]) => names.map((name) => `${name} ${TEXTS.ways[way]}`));
   return { about, request, asked, answer, heads, written, serial };
 }
 
@@ -159,12 +164,14 @@ async function readAndShow(signal) {
     if (state.other || isSwitched) {
       const model = state.other || state.model;
       const same = (await describe(model)).vocabulary === about.vocabulary;
-      const ids = ({ answer }) => (same ? answer.next.map(({ id }) => id) : []);
+      const ids = ({ answer }) => (same ? [...answer.next.map(({ id }) => id), answer.target.id] : []);
       const asked = same ? text : { text: newest.answer.text, tokens: null };
-      const target = same ? newest.answer.target.id : null;
-      const more = { also: ids(newest), target, ...(same ? {} : { position: -1 }) };
+      const more = { also: ids(newest), ...(same ? {} : { position: -1, target: null }) };
       other = await read(model, switchesOf(EMPTY), asked, more);
-      newest = await read(state.model, switched, text, { also: ids(other), target: newest.answer.target.id });
+      // The token that is asked about is that of the model with all heads on.
+      const { answer: { target: { id } } } = state.other ? newest : other;
+      newest = await read(state.model, switched, text, { also: ids(other), target: id });
+      if (same) other = await read(model, switchesOf(EMPTY), asked, { ...more, also: ids(newest), target: id });
     }
     if (signal.aborted) return;
     await show(newest, other);
@@ -188,7 +195,7 @@ function adaptTo(about) {
   if (state.tokens && main && main.about.vocabulary !== about.vocabulary) {
     state = { ...state, tokens: null, text: main.answer.text, written: 0 };
   }
-  if (state.text === null && state.tokens === null) state = { ...state, text: about.example };
+  if (state.text === null && state.tokens === null) state = { ...state, text: about.examples[0] ?? "" };
   const isHead = (head) => headNumber(head, about) !== null;
   const [zero, mean, half] = [state.zero, state.mean, state.half].map((heads) => heads.filter(isHead));
   state = { ...state, zero, mean, half, copies: state.copies.filter(({ head }) => isHead(head)) };
@@ -196,7 +203,7 @@ function adaptTo(about) {
 
 function show(newest, other) {
   nameReadings(newest, other);
-  const changed = other?.name !== reference?.name;
+  const changed = state.other && other?.name !== reference?.name;
   [main, reference] = [newest, other];
   current = true;
   unchecked = retyped = false;
@@ -206,8 +213,8 @@ function show(newest, other) {
   address.write(state);
   for (const { name, answer } of readings()) answer.history.name = name;
   editor.show(state, main);
-  models.show(state, main);
-  bars.show(state, main, reference);
+  models.show(main);
+  bars.show(main, reference);
   switches.show(state, main, reference, view.head);
   deciders.show(main);
   patch.show(state, main, view);
@@ -218,20 +225,41 @@ function show(newest, other) {
   return viewer.refresh({ run: main.name, token: main.answer.position, compare });
 }
 
+// ---- Comparing with another model ----------------------------------------------------------------
+
+/** What can be compared: another model instead of the reading of it. */
+function options({ [BAR.anotherRun]: runs, [BAR.otherShape]: others, ...groups }) {
+  const models = main.about.models.filter(({ name }) => name !== main.about.name)
+    .map((model) => [`model:${model.name}`, TEXTS.model(model)]);
+  return { ...groups, [BAR.anotherRun]: state.other ? [] : runs, [TEXTS.otherModel]: models };
+}
+
+/** The chosen comparison. */
+function comparedWith(compare) {
+  return state.other && !/^(head|step):/.test(compare) ? `model:${state.other}` : compare;
+}
+
+/** Compares with another model, or no longer. Returns whether this is all that has to be done. */
+function choose(compare) {
+  const [, model = null] = /^model:(.*)/.exec(compare) ?? [];
+  if (model !== null || (compare === "" && state.other)) change({ other: model ?? "" });
+  return model !== null;
+}
+
 /** Names readings by what they differ in: the model, or the switched heads. */
 function nameReadings(first, second) {
   const heads = first.heads.length ? TEXTS.list(first.heads) : "";
   const same = second?.about.name === first.about.name;
-  const modelOf = ({ about: { title, step } }) => TEXTS.model(title, step);
+  const modelOf = ({ about }) => TEXTS.model(about);
   first.name = same ? heads || TEXTS.thisModel : [modelOf(first), heads].filter(Boolean).join(", ");
   if (!second) return;
   second.name = same ? TEXTS.allHeadsOn : modelOf(second);
   if (second.name === first.name) second.name += ` (${TEXTS.compared})`;
 }
 
-/** Opens the head that decides, unless the person has chosen one. */
+/** Opens the head that decides, unless the person has chosen one, or switches heads. */
 function suggest(head) {
-  if (chosen || !head) return;
+  if (chosen || !head || Object.values(switchesOf(state)).flat().length > 0) return;
   suggested = head;
   viewer.change({ head });
 }

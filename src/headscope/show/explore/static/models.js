@@ -1,7 +1,7 @@
-// Selects the model, its kept step, and a second model for comparison.
+// Selects the model and its kept step, and keeps what is shown.
 
 import { button } from "./controls.js";
-import { fill, labelled, make } from "./viewer/dom.js";
+import { explain, fill, labelled, make } from "./viewer/dom.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
@@ -14,25 +14,20 @@ export function keptSteps({ name, models }) {
 }
 
 export function createModels(parent, actions) {
-  const section = make(parent, "section", { class: "models", "aria-label": TEXTS.models });
-  const line = make(section, "div", { class: "buttons" });
+  const line = make(parent, "div", { class: "buttons models" });
   const { change } = actions;
   const model = labelled(line, TEXTS.shown, "select", { change: () => change({ model: model.value }) });
   const slider = labelled(line, TEXTS.slider, "input", { type: "range", min: 0, step: 1,
                                                          input: () => change({ model: steps[slider.value] }) });
-  const other = labelled(line, TEXTS.compare, "select", { change: () => change({ other: other.value }) });
   const kept = make(line, "span", { class: "buttons keep", role: "group" }, TEXTS.keep);
   for (const [format, text] of Object.entries(TEXTS.formats)) button(kept, text, () => actions.keep(format));
-  const about = make(section, "p", { class: "quiet" });
+  const title = document.querySelector("h1");
   let steps = []; // the names of the kept steps of the shown run, and of its checkpoint
 
   return {
-    show(state, main) {
+    show(main) {
       const { models } = main.about;
-      const options = models.map(({ name, title, step }) => [name, TEXTS.model(title, step)]);
-      fill(model, { "": options }, main.about.name);
-      fill(other, { "": [["", TEXTS.nothing], ...options] }, state.other);
-      for (const select of [model, other]) select.parentElement.hidden = models.length < 2;
+      fill(model, { "": models.map((listed) => [listed.name, TEXTS.model(listed)]) }, main.about.name);
       const kept = keptSteps(main.about);
       steps = kept.map(({ name }) => name);
       slider.parentElement.hidden = steps.length < 2;
@@ -40,7 +35,7 @@ export function createModels(parent, actions) {
       slider.value = kept.findIndex(({ step }) => step === main.about.step);
       slider.setAttribute("aria-valuetext", COMMON.step(stepText(main.about.step)));
       const { parameters, layers, heads, block_size: block, vocab_size: size, path } = main.about;
-      about.textContent = TEXTS.about({ parameters, layers, heads, block, size, path });
+      explain(title, TEXTS.about({ parameters, layers, heads, block, size, path }));
     },
   };
 }

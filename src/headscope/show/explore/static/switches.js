@@ -1,8 +1,9 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
-import { card, make, radios } from "./viewer/dom.js";
+import { explain, make, radios } from "./viewer/dom.js";
 import { EMPTY, switchesOf } from "./address.js";
 import { button, disable, redraw } from "./controls.js";
+import { percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
@@ -10,15 +11,21 @@ import { EXPLORE as TEXTS } from "./viewer/texts.js";
 const CHIPS = 40; // switched heads that are listed
 const ALL_ON = switchesOf(EMPTY);
 
+/** The only head that is on, if all others are off. */
+export function onlyHead({ zero, mean, half }, { layers, heads }) {
+  const on = headsOf({ layers, heads }).map((head) => headName(head, heads)).filter((head) => !zero.includes(head));
+  return on.length === 1 && on.length < layers * heads && mean.length + half.length === 0 ? on[0] : null;
+}
+
 export function createSwitches(parent, actions) {
-  const section = card(parent, "switches-card", TEXTS.switches);
+  const section = make(parent, "section", { class: "card switches-card", "aria-label": TEXTS.switches });
   section.hidden = true; // until a text is read
-  make(section, "p", { class: "quiet" }, TEXTS.aboutSwitches);
-  const ways = make(section, "fieldset", { class: "views" });
+  const buttons = make(section, "div", { class: "buttons" });
+  const ways = make(buttons, "fieldset", { class: "views" });
   const legend = make(ways, "legend", { class: "hidden" });
   const title = make(ways, "span", { class: "way-of" });
+  explain(title, TEXTS.aboutSwitches);
   const showWay = radios(ways, "way", TEXTS.ways, (way) => set([opened], way));
-  const buttons = make(section, "div", { class: "buttons" });
   const alone = button(buttons, "", () => {
     const others = every().filter((head) => head !== opened);
     actions.change({ ...ALL_ON, zero: others }, true);
@@ -28,11 +35,12 @@ export function createSwitches(parent, actions) {
     set(inLayer(), off ? "on" : "zero");
   });
   const reset = button(buttons, TEXTS.allOn, () => actions.change(ALL_ON, true));
-  const chips = make(section, "p", { class: "chips" });
-  const loss = make(section, "p", { class: "loss-change", role: "status" });
-  const again = make(section, "div", { class: "again" });
-  button(again, TEXTS.writeBoth, () => rewrite());
-  const written = make(again, "div", { class: "written" });
+  const effect = make(section, "p", { class: "effect", role: "status" });
+  const loss = make(section, "p", { class: "quiet loss-change" });
+  const line = make(section, "div", { class: "buttons" });
+  const chips = make(line, "span", { class: "chips" });
+  const again = button(line, TEXTS.writeBoth, () => rewrite());
+  const written = make(section, "div", { class: "written" });
   let [state, main, reference, opened] = [null, null, null, "L0H0"];
   let rewriting = null;
   let shownFor = ""; // what the written texts belong to
@@ -77,6 +85,16 @@ export function createSwitches(parent, actions) {
     }
   }
 
+  /** In words: the probability of the token that is asked about, without the switches and with them. */
+  function effectOf() {
+    const { target: { id, label } } = main.answer;
+    const [now, before] = [main, reference].map((side) => side?.answer.next.find((token) => token.id === id));
+    if (!before || reference.about.name !== main.about.name) return [];
+    const shares = [before, now].map(({ probability }) => probability);
+    return TEXTS.effect(main.name, make(null, "bdi", { class: "token-name" }, label), ...shares.map(percentText),
+      shares[1] - shares[0]);
+  }
+
   return {
     show(...shown) {
       let head;
@@ -91,16 +109,20 @@ export function createSwitches(parent, actions) {
       const switched = every().filter((name) => wayOf(name) !== "on");
       disable(reset, switched.length === 0, alone);
       redraw(chips, () => {
-        for (const name of switched.slice(0, CHIPS)) {
-          button(chips, `${name} ${TEXTS.ways[wayOf(name)]} ×`, () => set([name], "on"),
-            { class: "chip", "aria-label": TEXTS.switchOn(name) });
+        const only = onlyHead(state, main.about);
+        const chip = (text, names, label) => button(chips, `${text} ×`, () => set(names, "on"),
+          { class: "chip", "aria-label": label });
+        if (only) chip(TEXTS.alone(only), switched, TEXTS.allOn);
+        else for (const name of switched.slice(0, CHIPS)) {
+          chip(`${name} ${TEXTS.ways[wayOf(name)]}`, [name], TEXTS.switchOn(name));
         }
       }, alone);
-      if (switched.length > CHIPS) chips.append(TEXTS.more(switched.length - CHIPS));
+      if (switched.length > CHIPS && !onlyHead(state, main.about)) chips.append(TEXTS.more(switched.length - CHIPS));
       const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
       const comparable = after !== null && before !== null && reference.about.vocabulary === main.about.vocabulary;
       const say = reference?.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;
       const [from, to] = comparable ? [before.toFixed(3), after.toFixed(3)] : [];
+      effect.replaceChildren(...effectOf());
       loss.textContent = comparable ? say(from, to, differenceText(to - from, 3), reference.name) : "";
       again.hidden = !reference;
       if (again.hidden) written.replaceChildren();

@@ -5,7 +5,9 @@ import { stepText } from "./scales.js";
 import { headName, headsOf } from "./state.js";
 import { BAR as TEXTS, COMMON } from "./texts.js";
 
-export function createBar(parent, actions) {
+/** `others` offers more to compare with, {options, chosen, choose}: `options` changes the groups, `chosen`
+    names the chosen one, and `choose` may act on it, and returns whether it did. */
+export function createBar(parent, actions, { options: offered, chosen, choose } = WITHOUT_OTHERS) {
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
   const chooser = (text, change) => labelled(bar, text, "select", { change: ({ target }) => change(target.value) });
   const run = chooser(TEXTS.run, actions.changeRun);
@@ -13,7 +15,7 @@ export function createBar(parent, actions) {
   const views = make(bar, "fieldset", { class: "views" });
   make(views, "legend", { class: "hidden" }, TEXTS.view);
   const showView = radios(views, "view", TEXTS.views, (view) => actions.change({ view }));
-  const other = chooser(TEXTS.compare, (compare) => actions.change({ compare }));
+  const other = chooser(TEXTS.compare, (compare) => choose(compare) || actions.change({ compare }));
 
   return {
     /** Shows the runs and texts to choose from, which needs no data of a run. */
@@ -31,12 +33,14 @@ export function createBar(parent, actions) {
       this.showRuns(runs, state);
       views.hidden = false;
       showView(state.view);
-      const options = comparisons(history, runs, state);
+      const options = offered(comparisons(history, runs, state));
       other.parentElement.hidden = Object.values(options).flat().length < 2;
-      fill(other, options, state.compare);
+      fill(other, options, chosen(state.compare));
     },
   };
 }
+
+const WITHOUT_OTHERS = { options: (groups) => groups, chosen: (compare) => compare, choose: () => false };
 
 /** What can be compared, as groups {label: [[value, text]]}. Runs with the same text and as many heads
     as the shown one come first. */

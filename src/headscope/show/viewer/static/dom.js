@@ -20,10 +20,10 @@ export function make(parent, tag, attributes = {}, text = "") {
   return element;
 }
 
-/** Appends a section with a title, like all panels have. */
-export function card(parent, name, title) {
+/** Appends a section with a title, like all panels have. `about` explains the panel. */
+export function card(parent, name, title, about) {
   const section = make(parent, "section", { class: `card ${name}`, "aria-label": title });
-  make(section, "h3", {}, title);
+  explain(make(section, "h3", {}, title), about);
   return section;
 }
 

@@ -8,7 +8,7 @@ import { headName, headsOf } from "./state.js";
 import { HEADS as TEXTS } from "./texts.js";
 
 export function createGrid(parent, actions) {
-  const section = card(parent, "grid-card", TEXTS.title);
+  const section = card(parent, "grid-card", TEXTS.title, TEXTS.click);
   const about = make(section, "p", { class: "quiet" });
   const grid = make(section, "div", { class: "grid", role: "group", "aria-label": TEXTS.title });
   // One canvas for all thumbnails: browsers are slow with hundreds of canvases.
@@ -95,7 +95,7 @@ export function createGrid(parent, actions) {
       name.style.setProperty("--look", background(written));
     });
     write(about, [
-      comparison && comparison.kind !== "head" ? TEXTS.difference(comparison.what) : TEXTS.click,
+      comparison && comparison.kind !== "head" ? TEXTS.difference(comparison.what) : "",
       changes ? TEXTS.signed : "",
       shortened.size > 0 ? `${[...shortened].sort().join(", ")}.` : "",
     ].filter(Boolean).join(" "));

@@ -1,16 +1,17 @@
 // Lines from queries (left) to keys (right). Only the visible rows are drawn.
 
 import { drawText, sizedInCss } from "./canvas.js";
-import { card, make, write } from "./dom.js";
+import { card, explain, make } from "./dom.js";
 import { LINES as TEXTS } from "./texts.js";
 import { at, shadesOf } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
+const MAX_SHARE = 0.5; // of the height of the window
 
 export function createLines(parent, actions) {
   const section = card(parent, "lines-card", TEXTS.title);
-  const about = make(section, "p", { class: "quiet" });
+  const heading = section.querySelector("h3");
   const ends = make(section, "div", { class: "ends quiet" });
   make(ends, "span", {}, TEXTS.query);
   make(ends, "span", {}, TEXTS.key);
@@ -34,8 +35,9 @@ export function createLines(parent, actions) {
 
   function layOut() {
     if (!current) return;
-    row = Math.max(18, Math.min(28, Math.floor(MAX_HEIGHT / current.tokens)));
-    const height = Math.min(MAX_HEIGHT, row * current.tokens);
+    const most = Math.min(MAX_HEIGHT, Math.max(240, MAX_SHARE * innerHeight));
+    row = Math.max(16, Math.min(28, Math.floor(most / current.tokens)));
+    const height = Math.min(most, row * current.tokens);
     scroller.style.height = `${height}px`;
     spacer.style.height = `${row * current.tokens - height}px`;
     draw();
@@ -106,7 +108,7 @@ export function createLines(parent, actions) {
   return {
     paint(model) {
       current = model;
-      write(about, model.scale.diverging ? TEXTS.differences : TEXTS.weights);
+      explain(heading, model.scale.diverging ? TEXTS.differences : TEXTS.weights);
       layOut();
     },
     point(what) {

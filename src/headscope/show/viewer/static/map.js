@@ -13,8 +13,7 @@ const ROTATED = /^[\p{Ps}\p{Pe}\p{Pd}ー]/u;
 const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
 export function createMap(parent, actions) {
-  const section = card(parent, "map-card", TEXTS.title);
-  make(section, "p", { class: "quiet" }, TEXTS.about);
+  const section = card(parent, "map-card", TEXTS.title, TEXTS.about);
   const layout = make(section, "div", { class: "map" });
   const down = make(layout, "div", { class: "axis down", "aria-hidden": "true" });
   const main = createCanvas(layout);

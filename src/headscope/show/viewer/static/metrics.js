@@ -1,9 +1,22 @@
 // The table of metrics of the opened head.
 
-import { card, explain, make, own, write } from "./dom.js";
-import { METRICS } from "./glossary.js";
+import { card, explain, make, own, set, write } from "./dom.js";
+import { HEAD_NAMES, METRICS } from "./glossary.js";
+import { metricOf } from "./names.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
+
+const TELLING = 3; // metrics that are always shown
+
+/** The metrics that say most about a head: that of its name, and those of other names with the largest
+    excess over uniform attention, as a share of the largest possible one. */
+function tellingMetrics({ names, metrics, uniform }, head, ends) {
+  const above = (value, metric) => value - own(uniform, metric);
+  const excess = (metric) => above(own(metrics, metric)?.[head], metric) / above(own(ends, metric)?.[1], metric);
+  const others = [...new Set(Object.keys(HEAD_NAMES).map(metricOf))]
+    .filter((metric) => excess(metric) >= 0).sort((a, b) => excess(b) - excess(a));
+  return [...new Set([metricOf(names[head]), ...others])].slice(0, TELLING);
+}
 
 export function createMetrics(parent) {
   const section = card(parent, "metrics-card", TEXTS.title);
@@ -13,6 +26,9 @@ export function createMetrics(parent) {
   heads[3].textContent = TEXTS.uniform;
   explain(heads[3], TEXTS.aboutUniform);
   const body = make(table, "tbody");
+  const fold = make(section, "button", { type: "button", class: "fold", click: () => showRows(!all) }, TEXTS.all);
+  let all = false; // whether all metrics are shown
+  let telling = [];
   let built = []; // the history and the names of the metrics that the rows were built for
   let rows = [];
 
@@ -31,8 +47,14 @@ export function createMetrics(parent) {
       bar.hidden = low === null;
       const place = (number) => (typeof number === "number" && high > low
         ? Math.max(0, Math.min(100, (100 * (number - low)) / (high - low))) : null);
-      return { metric, text, bar, compared, even, place };
+      return { row, metric, text, bar, compared, even, place };
     });
+  }
+
+  function showRows(showAll) {
+    all = showAll;
+    set(fold, { "aria-expanded": all });
+    for (const { row, metric } of rows) row.hidden = !all && !telling.includes(metric);
   }
 
   return {
@@ -57,6 +79,8 @@ export function createMetrics(parent) {
         write(compared, comparison
           ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
       }
+      telling = tellingMetrics(step, opened, history.ends);
+      showRows(all);
     },
   };
 }

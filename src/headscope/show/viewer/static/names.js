@@ -82,6 +82,7 @@ export function fillName(context, theme, name, x, y, width, height) {
 
 /** The metric that decides a name: `previous` for previous-token. */
 export function metricOf(name) {
-  const special = { "rare-token": "frequent", "frequent-token": "frequent", "short-range": "distance" };
+  const special = { "rare-token": "frequent", "frequent-token": "frequent", "short-range": "distance",
+                    mixed: "unevenness", [NO_NAME]: "unevenness" };
   return own(special, name) ?? kindOf(name).replace(/^(previous|first)-token$/, "$1").replaceAll("-", "_");
 }

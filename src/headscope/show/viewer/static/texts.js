@@ -134,6 +134,7 @@ export const METRICS = {
   metric: "metric",
   value: "value",
   uniform: "uniform",
+  all: "All metrics",
   aboutUniform: "The value of the metric for attention that gives every visible token the same weight, "
     + "as in an untrained model.",
 };
@@ -175,28 +176,33 @@ export const EXPLORE = {
   title: "headscope explore",
   noAnswer: "The server of this page does not answer. Is it still running?",
   refused: (status) => `The server answered with the error ${status}.`,
-  model: (title, step) => `${title}, step ${step.toLocaleString(LOCALE)}`,
+  model: ({ title, step, last }) => {
+    const at = `step ${step.toLocaleString(LOCALE)}`;
+    return `${title}, ${last > step ? `best (${at} of ${last.toLocaleString(LOCALE)})` : at}`;
+  },
   thisModel: "this model",
   allHeadsOn: "all heads on",
   compared: "compared",
   list: (names) => names.slice(0, 4).join(", ") + (names.length > 4 ? ` and ${names.length - 4} more` : ""),
 
   text: "Your text",
+  invitation: "Type a text: you see what the model expects next, and where its heads look.",
   write: "▶ Write",
   stop: "■ Stop",
-  one: "One token on",
-  back: "One token back",
+  one: "+ 1 token",
+  back: "− 1 token",
   undo: "Undo",
-  length: "tokens",
-  seed: "seed",
   off: "off",
   cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
     + `${count(tokens, "token")}, from “${start}…” on. `,
+  split: "The tokenizer of this model needs several tokens for most of these letters. For such texts, train a "
+    + "model with tokenizer=char. ",
   unknown: "The model does not know the marked characters and leaves them out: ",
 
   next: "Next token",
   nextAfter: (token) => ["Next token after “", token, "”"],
-  sampling: { temperature: "temperature", top_k: "top-k", top_p: "top-p" },
+  howToSample: "How to sample",
+  sampling: { length: "tokens", temperature: "temperature", top_k: "top-k", top_p: "top-p", seed: "seed" },
   pick: (token) => `continue with ${token}`,
   ask: (token) => `explain ${token}`,
   aboutAsk: "Shows below what each layer and each head says about this token.",
@@ -212,8 +218,7 @@ export const EXPLORE = {
   models: "Model",
   shown: "model",
   slider: "kept step",
-  compare: "compare with model",
-  nothing: "nothing",
+  otherModel: "another model",
   working: "working …",
   about: ({ parameters, layers, heads, block, size, path }) => [
     count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
@@ -223,7 +228,7 @@ export const EXPLORE = {
   decidersOf: (token) => ["Which part decides “", token, "”"],
   aboutDeciders: "The probability with all parts (grey), and without this part: its output becomes its mean over this "
     + "text. Click a head to open it.",
-  withHeads: (heads) => ` Here, the model has other heads: ${EXPLORE.list(heads)}.`,
+  withHeads: (heads) => ` Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
   layerOf: (layer, layers) => `layer ${layer} of ${layers}`,
@@ -239,10 +244,12 @@ export const EXPLORE = {
   wayOf: (head) => `Head ${head}`,
   ways: { on: "on", half: "half", mean: "mean", zero: "off" },
   alone: (head) => `${head} alone`,
-  layer: (layer) => `Layer ${layer} off or on`,
-  allOn: "All on",
+  layer: (layer) => `layer ${layer}`,
+  allOn: "all on",
   switchOn: (head) => `switch ${head} on`,
   more: (number) => ` and ${number} more`,
+  effect: (heads, token, before, after, change) => [`With ${heads}, “`, token, "” ",
+    before === after ? `stays at ${before}.` : `${change < 0 ? "falls" : "rises"} from ${before} to ${after}.`],
   loss: (before, after, change) => `The loss of the text changes from ${before} to ${after} (${change}).`,
   otherLoss: (other, here, change, name) =>
     `The loss of the text is ${here} here and ${other} with ${name} (${change}).`,

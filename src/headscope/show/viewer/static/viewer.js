@@ -20,9 +20,9 @@ import { createTimeline } from "./timeline.js";
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
-    in `place` if it is given. Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
+    in `place` if it is given, and `others` can be compared too (see `createBar`). Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
     both change entries of the state, and `refresh` also fetches the runs and the histories again. */
-export function createViewer(root, { store, address, title, place, viewChanged = () => {} }) {
+export function createViewer(root, { store, address, title, place, others, viewChanged = () => {} }) {
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
   let theme = null;
@@ -39,7 +39,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
   if (title) make(header, "h1", { dir: "auto" }, title);
   const size = make(header, "p", { class: "quiet" });
   const actions = { change, changeRun, move, open, point, keep };
-  const bar = createBar(header, actions);
+  const bar = createBar(header, actions, others);
   const notice = make(root, "p", { class: "notice", role: "status", hidden: "" });
   const main = make(root, "main", { hidden: "" });
   const overview = make(main, "div", { class: "overview" });
@@ -153,7 +153,7 @@ export function createViewer(root, { store, address, title, place, viewChanged =
     const { history, step, tokens, comparison, problem } = model;
     main.hidden = false;
     main.classList.toggle("one-step", history.steps.length < 2);
-    main.style.setProperty("--heads", history.heads);
+    root.style.setProperty("--heads", history.heads);
     say(problem ?? (tokens < history.text_tokens ? TEXTS.shortened(tokens, history.text_tokens) : ""));
     size.textContent = TEXTS.size({ ...history, tokens, measured: step.measured_tokens, measuredOn: step.measured_on,
                                     steps: history.name ? 0 : history.steps.length });
