@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 from conversion.models import CHOICES, saved
 from refusals import refused
+from small_gpt import LENGTH, VOCAB, induction_circuit
 from torch import nn
 
 from headscope.analysis import activations as module
 from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.reading import Reading
+from headscope.data.tokenizer import byte
 from headscope.nn.capture import capture
 
 TEXT = "We the p"
@@ -88,7 +91,7 @@ def test_several_texts_are_read_at_once(gpt2):
     for name in PARTS:
         close(getattr(both, name), torch.stack([getattr(one, name) for one in ones]))
     assert both.loss() == pytest.approx(sum(one.loss() for one in ones) / 2)
-    for name in ("attribution", "predictions", "to_bertviz"):
+    for name in ("attribution", "deciders", "predictions", "to_bertviz"):
         with refused("several texts"):
             getattr(both, name)()
     assert "several texts" in both._repr_html_()
@@ -104,6 +107,9 @@ def test_what_cannot_be_read_written_or_ablated_is_refused(gpt2):
         ("empty", lambda: gpt2.read("")),
         ("position=8", lambda: reading.attribution(8)),
         ("token='ab'", lambda: reading.attribution(0, "ab")),
+        ("position=-9", lambda: gpt2.deciders(TEXT, -9)),
+        ("token='ab'", lambda: gpt2.deciders(TEXT, token="ab")),
+        ("by='half'", lambda: gpt2.deciders(TEXT, by="half")),
         ("L2H0", lambda: reading.writes("L2H0")),
         ("heads='L0H0'", lambda: gpt2.ablate("L0H0").__enter__()),
         ("L0H9", lambda: gpt2.ablate(["L0H9"]).__enter__()),
@@ -124,6 +130,7 @@ def ablated_logits(loaded, text):
     [
         lambda loaded, text: loaded.logits(loaded.tokens(text)).tolist(),
         lambda loaded, text: loaded.read([text, text]).logits.tolist(),
+        lambda loaded, text: loaded.deciders(text),
         lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]),
         ablated_logits,
     ],
@@ -153,8 +160,8 @@ def test_gradients_reach_the_weights_and_the_parts(loaded):
 @pytest.mark.parametrize("by", ["mean", "zero"])
 def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
     model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
-    rows = reading.deciders(-2, by=by)
-    assert rows == sorted(rows, key=lambda row: row["without"])
+    rows = loaded.deciders(TEXT, -2, by=by)
+    assert rows == reading.deciders(-2, by=by) == sorted(rows, key=lambda row: row["without"])
     likely = reading.logits[-2].softmax(-1)
     probability, token = likely.max(-1)
 
@@ -165,7 +172,7 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
 
     def without(hook):
         with hook:
-            return float(model(tokens)[0, -2].softmax(-1)[token])
+            return model(tokens)[0, -2].softmax(-1)[token].item()
 
     def without_head(attention, head):
         heads, out_proj = attention.heads, attention.out_proj
@@ -183,6 +190,47 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
     assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
     for row in rows:
         assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
+
+
+def test_the_only_part_that_writes_is_the_only_decider(loaded):
+    """Every other head, and every other feed-forward network, writes zero."""
+    model = loaded.model
+    heads = [f"L{layer}H{head}" for layer in (0, 1) for head in range(model.attentions[0].heads)]
+    networks = {f"L{n} feed-forward": block.feed_forward for n, block in enumerate(model.blocks)}
+
+    def silence(stack, *, spared=""):
+        stack.enter_context(loaded.ablate([head for head in heads if head != spared]))
+        for part, network in networks.items():
+            if network and part != spared:
+                hook = network.register_forward_hook(lambda part, read, out: torch.zeros_like(out))
+                stack.enter_context(hook)
+        return loaded.logits(TEXT)[-1].softmax(-1)
+
+    for planted in [heads[-1], heads[0], *(part for part in networks if networks[part])]:
+        with ExitStack() as stack:
+            nothing = silence(stack)
+        with ExitStack() as stack:
+            token = int((silence(stack, spared=planted) - nothing).argmax())
+            first, *others = loaded.deciders(TEXT, token=token, by="zero")
+        assert first["part"] == planted
+        assert first["without"] == pytest.approx(nothing[token].item(), abs=1e-5)
+        for row in others:
+            assert row["without"] == pytest.approx(row["probability"], abs=1e-6)
+
+
+@pytest.mark.parametrize("by", ["mean", "zero"])
+def test_the_heads_of_an_induction_circuit_decide_its_prediction(by):
+    model, tokens = induction_circuit(heads=2), torch.arange(7, 7 + LENGTH)
+    model.norm, writer = nn.Identity(), model.blocks[1].attention
+    tokens[-1] = tokens[3]  # so the token after it, 11, follows again
+    with torch.no_grad():
+        writer.qkv.weight.chunk(3)[2][:VOCAB, :VOCAB] = torch.eye(VOCAB)
+        writer.out_proj.weight[:VOCAB, :VOCAB] = 9 * torch.eye(VOCAB)
+    first, second, *others = Reading(model, tokens, byte([])).deciders(token=11, by=by)
+    assert {first["part"], second["part"]} == {"L0H0", "L1H0"}
+    assert first["probability"] > 0.9
+    assert second["without"] < 0.1
+    assert {row["without"] for row in others} == {first["probability"]}
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):
