@@ -156,7 +156,6 @@ def test_switched_heads_are_those_of_ablate(explorer):
     assert [each["id"] for each in written] == expected
 
 
-@pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
 def test_the_stream_has_the_deciders_of_the_model_with_the_switched_heads(explorer):
     loaded = loaded_of(explorer)
     with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
@@ -167,6 +166,7 @@ def test_the_stream_has_the_deciders_of_the_model_with_the_switched_heads(explor
     assert sorted(rows, key=lambda row: row["without"]) == expected
 
 
+@pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
 def test_the_losses_of_a_text_that_changes_are_those_of_the_whole_text(explorers, switches):
     """Those of its unchanged beginning are not computed again, except with a mean over the text."""
     typed = ["W", "We th", "We the p", "We", "Wx the", "Wx thep", "e"]

@@ -18,6 +18,8 @@ const LARGE = 2 ** 25; // a model with this many parameters is asked on request 
 const isHead = ({ part }) => /^L\d+H\d+$/.test(part);
 const falls = ({ probability, without }) => probability - without >= SMALLEST;
 const rises = ({ probability, without }) => without - probability >= SMALLEST;
+const sharesOf = ({ probability, without }) => [probability, without].map(percentText);
+const arrow = (shares) => shares.join(" → ").replaceAll(" ", "\u00a0");
 
 /** Adds a row that compares the probability of a token with that without a part. `label` says the same in a
     sentence. */
@@ -106,9 +108,8 @@ export function createDeciders(parent, actions) {
     redraw(rows, () => {
       for (const row of listed) {
         const { part } = row;
-        const shares = [percentText(row.probability), percentText(row.without)];
-        const sentence = TEXTS.without(part, label, falls(row), ...shares);
-        addRow(rows, part, row, shares.join(" → "), sentence, { click: isHead(row) && (() => actions.open(part)) });
+        const sentence = TEXTS.without(part, label, falls(row), ...sharesOf(row));
+        addRow(rows, part, row, arrow(sharesOf(row)), sentence, { click: isHead(row) && (() => actions.open(part)) });
       }
       if (parts.length > 0 && listed.length === 0) make(rows, "p", { class: "quiet" }, TEXTS.nobodyDecides);
     });
@@ -118,9 +119,9 @@ export function createDeciders(parent, actions) {
     const { about: { name }, answer: { target } } = main;
     redraw(stepRows, () => {
       for (const row of found) {
-        const shares = [percentText(row.probability), percentText(row.without)];
-        const note = falls(row) ? `${row.part}: ${shares.join(" → ")}` : shares[0];
-        const sentence = TEXTS.atStep(row.step, target.label, shares[0], falls(row) ? row.part : null, shares[1]);
+        const [share, without] = sharesOf(row);
+        const note = falls(row) ? `${row.part}: ${arrow([share, without])}` : share;
+        const sentence = TEXTS.atStep(row.step, target.label, share, falls(row) && row.part, without);
         const click = () => actions.change({ model: row.model, target: target.id });
         addRow(stepRows, row.step, row, note, sentence, { click, pressed: row.model === name });
       }

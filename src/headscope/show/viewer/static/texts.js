@@ -226,8 +226,7 @@ export const EXPLORE = {
 
   deciders: "Which part decides",
   decidersOf: (token) => ["Which part decides “", token, "”"],
-  aboutDeciders: "The probability with all parts (grey), and without this part: its output becomes its mean over this "
-    + "text. Click a head to open it.",
+  aboutDeciders: "The probability with all parts (grey), and with the output of this part at its mean over the text.",
   withHeads: (heads) => ` Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
