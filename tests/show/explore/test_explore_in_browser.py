@@ -48,6 +48,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     letters = tmp_path_factory.mktemp("letters") / "checkpoints"
     saved(letters, "model.layers=2 model.block_size=32", char(["When Mary and John"]))
+    copy_at_step(letters / "best.safetensors", letters / "step_000010.safetensors", 10)
     found["letters"] = letters.parent
     return found
 
@@ -237,6 +238,41 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     assert len(page.all(".chip")) == model.model.attentions[0].heads
     page.press("All on")
     assert page.likely == plain
+
+
+def test_what_decides_is_listed_for_the_shown_model_and_for_each_kept_step(
+    page: ExplorePage, addresses: Any, folders: Any
+) -> None:
+    page.open(addresses["letters"], x_text=TEXT, x_zero="L0H1", x_target="13")
+    with (loaded := headscope.load(folders["letters"])).ablate(["L0H1"]):
+        rows = loaded.deciders(TEXT, token=13)
+    label = loaded.tokenizer.label(13)
+
+    def sentences(place: str) -> list[str]:
+        time.sleep(0.5)
+        labelled = page.all(f".deciders-card .rows{place} [aria-label]")
+        return [each.get_attribute("aria-label") for each in labelled]
+
+    falls = [row for row in rows if row["probability"] - row["without"] >= 0.01]
+    rises = [row for row in rows[::-1] if row["without"] - row["probability"] >= 0.01]
+    assert falls
+    assert rises
+    assert sentences("") == [
+        f"without {row['part']}, “{label}” {'falls' if row in falls else 'rises'} from "
+        f"{percent(row['probability'])} to {percent(row['without'])}"
+        for row in (falls + rises)[:6]
+    ]
+    assert "with L0H1 off" in page.text(".deciders-card .quiet")
+    page.press("Since")
+    before, after = percent(rows[0]["probability"]), percent(rows[0]["without"])
+    said = f"“{label}” has {before}, and {after} without {rows[0]['part']}"
+    steps = [f"step {step}: {said}" for step in (7, 10)]
+    assert sentences(" ~ .rows") == steps
+    page.click(page.all(".deciders-card .rows ~ .rows button")[1])
+    assert page.one("select[aria-label='model']").get_attribute("value") == "this@10"
+    assert sentences(" ~ .rows") == steps
+    page.type(TEXT[:1])
+    assert sentences("") == []  # the mean over one token is the token
 
 
 def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:
