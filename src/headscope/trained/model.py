@@ -222,12 +222,7 @@ class TrainedModel:
         return needs(self.model, tokens, receiver, measure, other)
 
     def deciders(
-        self,
-        text: Text,
-        position: int = -1,
-        token: str | int | None = None,
-        *,
-        by: By = "mean",
+        self, text: Text, position: int = -1, token: str | int | None = None, *, by: By = "mean"
     ) -> list[Decider]:
         """Which heads and feed-forward networks decide that `token` follows the token at `position`
         of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""

@@ -235,7 +235,7 @@ export const EXPLORE = {
     `without ${part}, “${token}” ${falls ? "falls" : "rises"} from ${before} to ${after}`,
   nobodyDecides: "Without any single part, the probability changes by less than 1 %.",
   since: "Since which step?",
-  atStep: (step, token, before, part, after) =>
+  atStep: (step, token, part, before, after) =>
     `${step}: “${token}” has ${before}${part ? `, and ${after} without ${part}` : ""}`,
 
   switches: "Switch heads",
