@@ -2,7 +2,7 @@
 
 import { card, make } from "./viewer/dom.js";
 import { button, disable, markUnknown, numberField } from "./controls.js";
-import { EXPLORE as TEXTS } from "./viewer/texts.js";
+import { EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 const SAMPLING = {
   length: { min: 1, max: 10000, step: 1 },
@@ -22,10 +22,12 @@ export function textField(parent, attributes, type) {
     typing = true;
   });
   field.addEventListener("blur", () => { typing = false; });
+  /** Shows a text. Returns whether it is another one. */
   const show = (text) => {
-    if (field.value === text) return;
+    if (field.value === text) return false;
     field.value = text;
     typing = false;
+    return true;
   };
   return { field, show };
 }
@@ -33,23 +35,43 @@ export function textField(parent, attributes, type) {
 export function createEditor(parent, actions) {
   const section = card(parent, "editor-card", TEXTS.text);
   make(section.querySelector("h3"), "span", { class: "working" }, ` ${TEXTS.working}`);
-  const { field, show: showText } = textField(section, { rows: 3, "aria-label": TEXTS.text, placeholder: TEXTS.invitation },
+  const { field, show: showText } = textField(section,
+    { rows: 3, "aria-label": TEXTS.text, placeholder: TEXTS.invitation },
     (text, begins) => actions.change({ text }, begins));
   const notes = make(section, "p", { class: "notes", role: "status" });
   const buttons = make(section, "div", { class: "buttons" });
-  const write = button(buttons, TEXTS.write, () => actions.write());
+  const write = button(buttons, TEXTS.write, () => actions.write(), { class: "action play" });
   const stop = button(buttons, TEXTS.stop, () => actions.stop(), { hidden: "" });
   const one = button(buttons, TEXTS.one, () => actions.write(1));
   const back = button(buttons, TEXTS.back, () => actions.back());
   const undo = button(buttons, TEXTS.undo, () => actions.undo());
+  const tries = make(section, "div", { class: "buttons tries" });
+  const task = make(section, "p", { class: "quiet task", role: "status" });
   const sampling = make(section, "details", { class: "sampling" });
   make(sampling, "summary", {}, TEXTS.howToSample);
   const settings = make(sampling, "div", { class: "buttons" });
   const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
     { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
 
+  /** Offers the experiments that fit the model, and its other examples. */
+  function showTries(examples) {
+    if (tries.dataset.examples === JSON.stringify(examples)) return;
+    tries.dataset.examples = JSON.stringify(examples);
+    tries.replaceChildren(examples.length ? TEXTS.tries : "");
+    const offer = (title, experiment) => button(tries, title, () => {
+      task.textContent = experiment.task ?? "";
+      actions.start(experiment);
+    });
+    for (const text of examples) {
+      const experiments = EXPERIMENTS.filter((experiment) => experiment.text === text);
+      for (const experiment of experiments) offer(experiment.title, experiment);
+      if (experiments.length === 0) offer(TEXTS.example(text), { text });
+    }
+  }
+
   return {
     show(state, { about, request, answer }) {
+      showTries(about.examples);
       for (const [name, showValue] of shows) showValue(state[name]);
       showText(state.text ?? answer.text);
       disable(undo, !actions.canUndo(), field);

@@ -10,7 +10,7 @@ import { createModels } from "./models.js";
 import { createPatch } from "./patch.js";
 import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
 import { createStore, runOf, streamOf } from "./viewer/store.js";
-import { createSwitches, onlyHead } from "./switches.js";
+import { createSwitches, switchedGroups } from "./switches.js";
 import { BAR, EXPLORE as TEXTS } from "./viewer/texts.js";
 import { createViewer } from "./viewer/viewer.js";
 import { createWriting } from "./writing.js";
@@ -44,7 +44,7 @@ const writing = createWriting({
   now, change, settled, shown: () => ({ main, reference }),
   say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
 });
-const actions = { ...writing, now, change, suggest, open: (head) => viewer.change({ head }) };
+const actions = { ...writing, now, change, start, suggest, open: (head) => viewer.change({ head }) };
 const left = make(document.body, "div", { class: "left" });
 const editor = createEditor(left, actions);
 const patch = createPatch(left, actions);
@@ -87,6 +87,15 @@ function change(changes, undoable = false) {
   return update();
 }
 
+/** Begins an experiment: its text, its other text, and the head to open, by default the one that decides. */
+function start({ text, second = "", head = null, early = false }) {
+  const [run] = state.model.split("@");
+  const steps = main.about.models.map(({ name }) => name).filter((name) => name.startsWith(`${run}@`));
+  chosen = head !== null;
+  if (head) viewer.change({ head });
+  return change({ ...EMPTY, model: (early && steps[0]) || run, text, second }, true);
+}
+
 // ---- Reading -------------------------------------------------------------------------------------
 
 function describe(model) {
@@ -114,9 +123,7 @@ async function read(model, switched, text, more) {
   const has = (key) => key in answer.parts || key.startsWith("weights");
   step.parts = step.parts.map((key) => (has(key) ? `${serial} ${key}` : null));
   Object.assign(asked, { position: answer.position, target: answer.target.id });
-  const only = onlyHead({ ...state, ...switched }, about);
-  const heads = only ? [TEXTS.alone(only)]
-    : Object.entries(switched).flatMap(([way, names]) => names.map((name) => `${name} ${TEXTS.ways[way]}`));
+  const heads = switchedGroups(switched, about).map((group) => group.text);
   return { about, request, asked, answer, heads, written, serial };
 }
 

@@ -34,6 +34,7 @@ export function createModels(parent, actions) {
       slider.max = steps.length - 1;
       slider.value = kept.findIndex(({ step }) => step === main.about.step);
       slider.setAttribute("aria-valuetext", COMMON.step(stepText(main.about.step)));
+      slider.previousSibling.data = COMMON.step(stepText(main.about.step));
       const { parameters, layers, heads, block_size: block, vocab_size: size, path } = main.about;
       explain(title, TEXTS.about({ parameters, layers, heads, block, size, path }));
     },

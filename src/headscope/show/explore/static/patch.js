@@ -1,6 +1,6 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
-import { fill, labelled, make } from "./viewer/dom.js";
+import { explain, fill, labelled, make } from "./viewer/dom.js";
 import { api } from "./api.js";
 import { button, markUnknown, redraw } from "./controls.js";
 import { textField } from "./editor.js";
@@ -11,8 +11,7 @@ import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 export function createPatch(parent, actions) {
   const section = make(parent, "details", { class: "card patch-card" });
-  make(section, "summary", {}, TEXTS.patch);
-  make(section, "p", { class: "quiet" }, TEXTS.aboutPatch);
+  explain(make(section, "summary", {}, TEXTS.patch), TEXTS.aboutPatch);
   const field = textField(section, { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second },
     (second, begins) => {
       asked = {};
@@ -124,9 +123,8 @@ export function createPatch(parent, actions) {
     show(...shown) {
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
-      field.show(state.second);
+      if (state.second && field.show(state.second)) section.open = true;
       body.hidden = !state.second;
-      if (state.second && shownFor === "") section.open = true;
       const key = JSON.stringify([main.request, state.second, state.copies, view.head]);
       if (body.hidden || key === shownFor) return;
       shownFor = key;

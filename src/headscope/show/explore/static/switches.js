@@ -8,13 +8,27 @@ import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
-const CHIPS = 40; // switched heads that are listed
+const CHIPS = 40; // groups of switched heads that are listed
 const ALL_ON = switchesOf(EMPTY);
 
-/** The only head that is on, if all others are off. */
-export function onlyHead({ zero, mean, half }, { layers, heads }) {
-  const on = headsOf({ layers, heads }).map((head) => headName(head, heads)).filter((head) => !zero.includes(head));
-  return on.length === 1 && on.length < layers * heads && mean.length + half.length === 0 ? on[0] : null;
+/** What is switched, as groups {text, heads}: all heads but one, whole layers, and single heads. */
+export function switchedGroups(switched, { layers, heads }) {
+  const every = headsOf({ layers, heads }).map((head) => headName(head, heads));
+  const on = every.filter((head) => !Object.values(switched).flat().includes(head));
+  if (on.length === 1 && switched.zero.length > 0 && switched.zero.length === every.length - 1) {
+    return [{ text: TEXTS.alone(on[0]), heads: switched.zero }];
+  }
+  const groups = [];
+  for (const [way, names] of Object.entries(switched)) {
+    for (let layer = 0; layer < layers; layer++) {
+      const own = names.filter((head) => head.startsWith(`L${layer}H`));
+      const whole = own.length === heads && heads > 1;
+      for (const group of whole ? [own] : own.map((head) => [head])) {
+        groups.push({ text: `${whole ? TEXTS.layer(`L${layer}`) : group[0]} ${TEXTS.ways[way]}`, heads: group });
+      }
+    }
+  }
+  return groups;
 }
 
 export function createSwitches(parent, actions) {
@@ -106,18 +120,15 @@ export function createSwitches(parent, actions) {
       showWay(wayOf(opened));
       alone.textContent = TEXTS.alone(opened);
       layer.textContent = TEXTS.layer(opened.split("H")[0]);
-      const switched = every().filter((name) => wayOf(name) !== "on");
-      disable(reset, switched.length === 0, alone);
+      const groups = switchedGroups(switchesOf(state), main.about);
+      disable(reset, groups.length === 0, alone);
       redraw(chips, () => {
-        const only = onlyHead(state, main.about);
-        const chip = (text, names, label) => button(chips, `${text} ×`, () => set(names, "on"),
-          { class: "chip", "aria-label": label });
-        if (only) chip(TEXTS.alone(only), switched, TEXTS.allOn);
-        else for (const name of switched.slice(0, CHIPS)) {
-          chip(`${name} ${TEXTS.ways[wayOf(name)]}`, [name], TEXTS.switchOn(name));
+        for (const { text, heads } of groups.slice(0, CHIPS)) {
+          button(chips, `${text} ×`, () => set(heads, "on"),
+            { class: "chip", "aria-label": TEXTS.switchOn(heads.join(", ")) });
         }
       }, alone);
-      if (switched.length > CHIPS && !onlyHead(state, main.about)) chips.append(TEXTS.more(switched.length - CHIPS));
+      if (groups.length > CHIPS) chips.append(TEXTS.more(groups.length - CHIPS));
       const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
       const comparable = after !== null && before !== null && reference.about.vocabulary === main.about.vocabulary;
       const say = reference?.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;

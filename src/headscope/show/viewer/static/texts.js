@@ -46,7 +46,7 @@ export const BAR = {
   run: "run",
   text: "text",
   view: "view",
-  views: { weights: "weights", shares: "without the first token" },
+  views: { weights: "weights", shares: "without first token" },
   compare: "compare with",
   nothing: "nothing",
   anotherRun: "another run",
@@ -206,18 +206,19 @@ export const EXPLORE = {
   pick: (token) => `continue with ${token}`,
   ask: (token) => `explain ${token}`,
   aboutAsk: "Shows below what each layer and each head says about this token.",
-  cutAway: "cut away",
-  sampled: (share) => `sampled ${share}`,
+  cutAway: "cut",
+  sampled: (share) => `→ ${share}`,
   before: (share) => `was ${share}`,
   elsewhere: (share) => `other ${share}`,
   otherTokens: (name, most) => `After the whole text, ${name} expects its own tokens: ${most}.`,
   removed: (share) => `Temperature, top-k and top-p cut away ${share} of the probability.`,
   grey: (what) => `Grey bars: ${what}.`,
-  aboutBars: "Click a token to continue with it. Light: what the model says. Dark: what is sampled.",
+  aboutBars: "Click a token to continue with it. The light bar and the first number are what the model says. The dark "
+    + "bar and the second number are what is left of it after temperature, top-k and top-p.",
 
   models: "Model",
   shown: "model",
-  slider: "kept step",
+  slider: "step",
   otherModel: "another model",
   working: "working …",
   about: ({ parameters, layers, heads, block, size, path }) => [
@@ -269,6 +270,46 @@ export const EXPLORE = {
     + `${second} after the other one${patched === null ? "" : `, ${patched} with the copy`}.`,
   columns: ["next token", "this text", "other text", "with the copy"],
 
+  tries: "Try",
+  example: (text) => `“${text.length > 24 ? `${text.slice(0, 24)}…` : text}”`,
+
   keep: "Keep as",
   formats: { html: "page", csv: "table", python: "Python" },
 };
+
+/** What one can do with a model whose corpus names `text` as an example: docs/explore.md, "Five experiments".
+    `head` is opened, `second` is the other text, and `early` begins at the first kept step. */
+export const EXPERIMENTS = [
+  {
+    text: "Gentlemen of the Senate and of the House of",
+    title: "1 One head finishes a phrase",
+    task: "The model expects “Representatives”. The list below the heads says which head decides this, and the map "
+      + "shows where it looks. Switch it off: what is left?",
+  },
+  {
+    text: "My fellow citizens",
+    title: "2 The same seed without a layer",
+    head: "L1H0",
+    task: "Press “layer L1”, and then “Write both from the same seed”. Do you see which text is written without the "
+      + "heads of layer 1?",
+  },
+  {
+    text: "QxBnEaPfLQxBnEaPfL",
+    title: "3 Two heads copy",
+    task: "Nine random letters, twice. The losses below the letters fall in the second copy: the model copies. Which "
+      + "head of layer 0 does it need for this? Switch it off.",
+  },
+  {
+    text: "ETT=",
+    title: "4 Which head knows the answer?",
+    second: "ETE=",
+    task: "The model answers E, the name that occurs once. In the other text, this is T. Click a head, and copy it at "
+      + "“=” from the other text: which head brings the other answer?",
+  },
+  {
+    text: "ETT=",
+    title: "5 Before it knew",
+    early: true,
+    task: "This is the model before training. Move the slider “step”: when does it know that E is right?",
+  },
+];
