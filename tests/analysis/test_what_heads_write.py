@@ -2,20 +2,17 @@
 that hooks, or formulas written here, compute from the model itself."""
 
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
 import torch.nn.functional as F
 from conversion.models import CHOICES, saved
 from refusals import refused
-from small_gpt import LENGTH, VOCAB, induction_circuit
 from torch import nn
 
 from headscope.analysis import activations as module
 from headscope.analysis.head_statistics import measure_heads
-from headscope.analysis.reading import Reading
-from headscope.data.tokenizer import byte
 from headscope.nn.capture import capture
 
 TEXT = "We the p"
@@ -165,27 +162,19 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
     likely = reading.logits[-2].softmax(-1)
     probability, token = likely.max(-1)
 
-    def replaced(output, heads=1, head=0):
-        parts = output.unflatten(-1, (heads, -1)).clone()
-        parts[..., head, :] = parts[..., head, :].mean(1, keepdim=True) if by == "mean" else 0
-        return parts.flatten(-2)
+    def replaced(network, read, output):
+        return output.mean(1, keepdim=True).expand_as(output) if by == "mean" else 0 * output
 
-    def without(hook):
-        with hook:
+    def without(part):
+        with part:
             return model(tokens)[0, -2].softmax(-1)[token].item()
 
-    def without_head(attention, head):
-        heads, out_proj = attention.heads, attention.out_proj
-        return without(
-            out_proj.register_forward_pre_hook(lambda part, read: replaced(read[0], heads, head))
-        )
-
-    expected = {}
+    expected, text = {}, TEXT if by == "mean" else None
     for layer, block in enumerate(model.blocks):
-        for head in range(block.attention.heads):
-            expected[f"L{layer}H{head}"] = without_head(block.attention, head)
+        for head in (f"L{layer}H{head}" for head in range(block.attention.heads)):
+            expected[head] = without(loaded.ablate([head], by=by, text=text))
         if network := block.feed_forward:
-            hook = network.register_forward_hook(lambda part, read, out: replaced(out))
+            hook = network.register_forward_hook(replaced)
             expected[f"L{layer} feed-forward"] = without(hook)
     assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
     for row in rows:
@@ -193,44 +182,29 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
 
 
 def test_the_only_part_that_writes_is_the_only_decider(loaded):
-    """Every other head, and every other feed-forward network, writes zero."""
-    model = loaded.model
-    heads = [f"L{layer}H{head}" for layer in (0, 1) for head in range(model.attentions[0].heads)]
-    networks = {f"L{n} feed-forward": block.feed_forward for n, block in enumerate(model.blocks)}
+    blocks = [*enumerate(loaded.model.blocks)]
+    heads = [f"L{n}H{head}" for n, block in blocks for head in range(block.attention.heads)]
+    networks = {f"L{n} feed-forward": block.feed_forward for n, block in blocks}
+    networks = {part: network for part, network in networks.items() if network}
 
-    def silence(stack, *, spared=""):
-        stack.enter_context(loaded.ablate([head for head in heads if head != spared]))
-        for part, network in networks.items():
-            if network and part != spared:
-                hook = network.register_forward_hook(lambda part, read, out: torch.zeros_like(out))
+    @contextmanager
+    def only(planted):
+        with loaded.ablate([head for head in heads if head != planted]), ExitStack() as stack:
+            for part in networks.keys() - {planted}:
+                hook = networks[part].register_forward_hook(lambda *read: torch.zeros_like(read[2]))
                 stack.enter_context(hook)
-        return loaded.logits(TEXT)[-1].softmax(-1)
+            yield loaded.logits(TEXT)[-1].softmax(-1)
 
-    for planted in [heads[-1], heads[0], *(part for part in networks if networks[part])]:
-        with ExitStack() as stack:
-            nothing = silence(stack)
-        with ExitStack() as stack:
-            token = int((silence(stack, spared=planted) - nothing).argmax())
+    with only(None) as silent:
+        pass
+    for planted in [heads[0], heads[-1], *networks]:
+        with only(planted) as likely:
+            token = int((likely - silent).argmax())
             first, *others = loaded.deciders(TEXT, token=token, by="zero")
-        assert first["part"] == planted
-        assert first["without"] == pytest.approx(nothing[token].item(), abs=1e-5)
+        without = pytest.approx(silent[token].item(), abs=1e-5)
+        assert (first["part"], first["without"]) == (planted, without)
         for row in others:
             assert row["without"] == pytest.approx(row["probability"], abs=1e-6)
-
-
-@pytest.mark.parametrize("by", ["mean", "zero"])
-def test_the_heads_of_an_induction_circuit_decide_its_prediction(by):
-    model, tokens = induction_circuit(heads=2), torch.arange(7, 7 + LENGTH)
-    model.norm, writer = nn.Identity(), model.blocks[1].attention
-    tokens[-1] = tokens[3]  # so the token after it, 11, follows again
-    with torch.no_grad():
-        writer.qkv.weight.chunk(3)[2][:VOCAB, :VOCAB] = torch.eye(VOCAB)
-        writer.out_proj.weight[:VOCAB, :VOCAB] = 9 * torch.eye(VOCAB)
-    first, second, *others = Reading(model, tokens, byte([])).deciders(token=11, by=by)
-    assert {first["part"], second["part"]} == {"L0H0", "L1H0"}
-    assert first["probability"] > 0.9
-    assert second["without"] < 0.1
-    assert {row["without"] for row in others} == {first["probability"]}
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):

@@ -90,7 +90,7 @@ def analyze(
     named = build_part(thresholds, "thresholds")
     changed = None if named == Thresholds() else named  # otherwise, those of the run
     same_windows = text is None and windows is None
-    statistics, effects, deciders = write_report(
+    statistics, effects = write_report(
         report,
         folder,
         thresholds=named,
@@ -102,7 +102,7 @@ def analyze(
         track=progress if console.is_terminal else iter,
     )
     steps = len({stored.step for stored in (loaded, *history)})
-    print_report(report, statistics, effects, patching, deciders, steps)
+    print_report(report, statistics, effects, patching, steps)
     say(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         say(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")

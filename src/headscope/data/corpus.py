@@ -218,10 +218,7 @@ class TinyShakespeare(Corpus):
     """
 
     name = "tinyshakespeare"
-    examples = (
-        "First Citizen:\nBefore we proceed any further, hear me",
-        "O Romeo, Romeo! wherefore",
-    )
+    examples = ("First Citizen:\nBefore we proceed any further, hear me", "O Romeo, Romeo! wherefore")
     url = (
         "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
     )

@@ -11,8 +11,7 @@ from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.head_types import NONE
 from headscope.analysis.page import shown_tokens
 from headscope.analysis.patching import PatchingResult, PatchTexts
-from headscope.show.report.inputs import VALIDATION, AblationResult, ReportInput
-from headscope.show.report.tables import Rows
+from headscope.show.report.inputs import AblationResult, ReportInput
 from headscope.terminal import printable
 
 LISTED = 5  # of the most important heads
@@ -23,12 +22,10 @@ def print_report(
     statistics: HeadStatistics,
     ablation: AblationResult | None,
     patching: tuple[PatchTexts, PatchingResult] | None,
-    deciders: Rows,
     steps: int,
 ) -> None:
-    """Print the names of the heads, the most important heads and, for a given text, what decides
-    the next token. Print to standard error what they were measured on. `steps` is the number of
-    training steps in the report."""
+    """Print the names of the heads and the most important heads, and to standard error what they
+    were measured on. `steps` is the number of training steps in the report."""
     for name, head_type in zip(statistics.heads, statistics.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
         print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
@@ -38,8 +35,6 @@ def print_report(
         print_gradients(ablation)
     if patching:
         print_patching(*patching)
-    if report.source != VALIDATION:
-        print_deciders(deciders)
     say = partial(print, file=sys.stderr)
     shown, tokens = shown_tokens(report.reading, steps), len(report.reading.tokens)
     if shown < tokens:
@@ -84,15 +79,6 @@ def print_patching(texts: PatchTexts, result: PatchingResult) -> None:
     print(*(f"{name}  {score:.2f}" for name, _, score in largest(result.denoising)), sep="\n")
     print("noising: heads that leave least of this difference (1: all of it, 0: nothing)")
     print(*(f"{name}  {-score:.2f}" for name, _, score in largest(-result.noising)), sep="\n")
-
-
-def print_deciders(rows: Rows) -> None:
-    token, probability = rows[0]["token"], rows[0]["probability"]
-    print(
-        f"what decides the next token: the probability of {printable(token)} without a part of "
-        f"the model (with all parts {probability:.2%})"
-    )
-    print(*(f"{row['part']}  {row['without']:.2%}" for row in rows[:LISTED]), sep="\n")
 
 
 def largest(metric: Tensor) -> Iterator[tuple[str, tuple[int, int], float]]:

@@ -48,7 +48,7 @@ def write_report(
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
     known: Callable[[TrainedModel], HeadStatistics | None] = lambda loaded: None,
-) -> tuple[HeadStatistics, AblationResult | None, tables.Rows]:
+) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
     - `ablation` measures the effect of removing each head. It gets `track` as a keyword argument.
@@ -58,9 +58,8 @@ def write_report(
     - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
-    an earlier report are replaced or removed. Returns the statistics of the heads, the result of
-    the ablation or None, and the rows of deciders.csv at the step of the report. Raises
-    UserError if a file of someone else would be overwritten.
+    an earlier report are replaced or removed. Returns the statistics of the heads, and the result
+    of the ablation or None. Raises UserError if a file of someone else would be overwritten.
     """
     loaded, reading = report.loaded, report.reading
     folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
@@ -84,7 +83,6 @@ def write_report(
     ablated = result.metrics if result else {}
     shown = shown_tokens(reading, len(by_step))
     text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
-    token = {"token": loaded.tokenizer.label(expected)}
     snapshots, losses, deciders = {}, [], []
     for step, (stored, of_step) in track(sorted(by_step.items())):
         at_step, more = reading, ablated
@@ -92,8 +90,7 @@ def write_report(
             at_step, more = stored.read(reading.tokens.tolist()), {}
         snapshots[step] = at_step.snapshot(of_step, shown, more_metrics=more)
         losses.append(at_step.loss(shown))
-        parts = stored.deciders(text, token=expected)
-        deciders += [{"step": step} | token | part for part in parts]
+        deciders += [{"step": step, **row} for row in stored.deciders(text, token=expected)]
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
     texts = tables.tables_of(report, statistics, shown)
@@ -130,7 +127,7 @@ def write_report(
     list_files(files)
     for name in set(old_files) - set(files):
         (folder / name).unlink(missing_ok=True)
-    return statistics, result, [row for row in deciders if row["step"] == loaded.step]
+    return statistics, result
 
 
 def files_of(folder: Path) -> list[str]:

@@ -3,10 +3,10 @@
 
 import { switchesOf } from "./address.js";
 import { api } from "./api.js";
-import { button, redraw } from "./controls.js";
+import { button } from "./controls.js";
 import { keptSteps } from "./models.js";
 import { card, make } from "./viewer/dom.js";
-import { addShare, percentText } from "./viewer/next.js";
+import { list, percentText } from "./viewer/next.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
@@ -18,22 +18,10 @@ const isHead = ({ part }) => /^L\d+H\d+$/.test(part);
 const falls = ({ probability, without }) => probability - without >= SMALLEST;
 const rises = ({ probability, without }) => without - probability >= SMALLEST;
 const shares = ({ probability, without }) => [probability, without].map(percentText);
-const arrow = (row) => shares(row).join(" → ").replaceAll(" ", "\u00a0");
-
-/** Lists the probabilities of a token with all parts and without one. `label` says a row in a sentence. */
-function list(box, rows) {
-  redraw(box, () => {
-    for (const { name, probability, without, note, label, click, pressed } of rows) {
-      const attributes = click ? { type: "button", click, "aria-pressed": pressed } : { role: "img" };
-      const row = make(box, click ? "button" : "div", { class: "row", "aria-label": label, ...attributes });
-      make(row, "span", { class: "token-name" }, name);
-      const bars = make(row, "span", { class: "pair" });
-      addShare(bars, "reference", probability);
-      addShare(bars, "probability", without);
-      make(row, "span", { class: "note" }, note);
-    }
-  });
-}
+const change = (row) => ({
+  note: shares(row).join(" → ").replaceAll(" ", "\u00a0"),
+  share: Math.abs(row.probability - row.without), sign: row.probability > row.without ? "less" : "more",
+});
 
 export function createDeciders(parent, actions) {
   const section = card(parent, "deciders-card", TEXTS.deciders);
@@ -89,7 +77,7 @@ export function createDeciders(parent, actions) {
     for (const { name, step } of keptSteps(main.about)) {
       const at = COMMON.step(stepText(step));
       const [first] = await partsOf(name, signal, `${at}, `);
-      found.push({ model: name, name: at, ...first });
+      found.push({ model: name, step: at, ...first });
       listSteps();
     }
   }
@@ -98,7 +86,7 @@ export function createDeciders(parent, actions) {
     const { label } = main.answer.target;
     heading.replaceChildren(...TEXTS.decidersOf(label));
     list(partRows, parts.map((row) => ({
-      ...row, name: row.part, note: arrow(row), click: isHead(row) && (() => actions.open(row.part)),
+      text: row.part, ...change(row), click: isHead(row) ? () => actions.open(row.part) : undefined,
       label: TEXTS.without(row.part, label, falls(row), ...shares(row)),
     })));
   }
@@ -106,9 +94,9 @@ export function createDeciders(parent, actions) {
   function listSteps() {
     const { about: { name }, answer: { target: { id, label } } } = main;
     list(stepRows, found.map((row) => ({
-      ...row, note: falls(row) ? `${row.part}: ${arrow(row)}` : shares(row)[0],
-      label: TEXTS.atStep(row.name, label, falls(row) && row.part, ...shares(row)),
-      click: () => actions.change({ model: row.model, target: id }), pressed: row.model === name,
+      text: row.step, ...change(row), note: falls(row) ? `${row.part}: ${change(row).note}` : shares(row)[0],
+      label: TEXTS.atStep(row.step, label, falls(row) && row.part, ...shares(row)),
+      click: () => actions.change({ model: row.model, target: id }), marked: row.model === name,
     })));
   }
 

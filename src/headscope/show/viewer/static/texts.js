@@ -227,7 +227,7 @@ export const EXPLORE = {
 
   deciders: "Which part decides",
   decidersOf: (token) => ["Which part decides “", token, "”"],
-  aboutDeciders: "The probability with all parts (grey), and with the output of this part at its mean over the text.",
+  aboutDeciders: "Its probability, and the one when the output of a part is replaced by its mean over the text.",
   withHeads: (heads) => ` Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
