@@ -161,7 +161,8 @@ def test_type_and_see_what_the_model_says_and_what_top_k_removes(
     page.click(page.tokens[3])
     assert page.likely == expected(model, "We t")
     Page.press(page, Keys.ESCAPE)
-    field = page.one(".bars-card input[placeholder]")
+    page.click(page.one(".sampling summary"))
+    field = page.one(".sampling input[placeholder]")
     field.clear()
     field.send_keys("3\t")
     page.ready()
@@ -186,8 +187,8 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
     field = page.one(".editor-card textarea")
     value = field.get_attribute("value")
     assert value == model.tokenizer.decode(wanted).replace("\r\n", "\n").replace("\r", "\n")
-    page.press("One token back")
-    page.press("One token on")
+    page.press("\N{MINUS SIGN} 1 token")
+    page.press("+ 1 token")
     assert field.get_attribute("value") == value
     for _ in range(3):
         page.press("Undo")
@@ -196,8 +197,8 @@ def test_it_writes_stops_goes_back_and_goes_on_from_another_token(
     page.click(page.all(".pick")[2])
     assert page.labels[-1] == third
     assert len(page.labels) == len(before) + 1
-    page.press("One token back")
-    page.press("One token on")
+    page.press("\N{MINUS SIGN} 1 token")
+    page.press("+ 1 token")
     assert len(page.labels) == len(before) + 1
 
 
@@ -206,7 +207,7 @@ def test_an_action_uses_what_was_just_typed(page: ExplorePage, model: Any) -> No
         """const field = document.querySelector(".editor-card textarea");
         field.value = "We the"; field.dispatchEvent(new Event("input"));
         const buttons = [...document.querySelectorAll("button")];
-        const one = buttons.find((each) => each.textContent === "One token on");
+        const one = buttons.find((each) => each.textContent === "+ 1 token");
         one.click(); one.click();"""
     )
     page.ready()
@@ -222,11 +223,15 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     page.switch(1, "zero")
     with model.ablate(["L0H1"]):
         wanted = expected(model, TEXT)
+        shares = dict(expected(model, TEXT, 250))
         assert [each for each in page.likely if each in wanted] == wanted
         after = model.read(TEXT).loss()
     assert f"to {after:.3f}" in page.text(".loss-change")
     assert f"from {model.read(TEXT).loss():.3f}" in page.text(".loss-change")
-    assert "minus all heads on" in page.text(".moment")
+    [(label, before), *_] = plain
+    verb = "rises" if float(shares[label].split()[0]) > float(before.split()[0]) else "falls"
+    assert f"“{label}” {verb} from {before} to {shares[label]}." in page.text(".effect")
+    assert "minus" not in page.text(".moment")  # the colours stay
     assert page.all(".metrics-card .comparing") == []  # the metrics are those of the model
     page.switch(1, "mean")
     with model.ablate(["L0H1"], by="mean", text=TEXT):
@@ -235,10 +240,12 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     time.sleep(1)
     written = [each.text for each in page.all(".written h4")]
     assert written == ["all heads on", "L0H1 mean"]
-    page.press("All on")
-    page.press("Layer L0 off")
-    assert len(page.all(".chip")) == model.model.attentions[0].heads
-    page.press("All on")
+    page.press("all on")
+    page.press("layer L0")
+    assert [chip.text for chip in page.all(".chip")] == ["layer L0 off ×"]
+    page.press("L0H1 alone")
+    assert [chip.text for chip in page.all(".chip")] == ["L0H1 alone ×"]
+    page.press("all on")
     assert page.likely == plain
 
 
@@ -278,7 +285,7 @@ def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_
 
 
 def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:
-    page.click(page.one("summary"))
+    page.click(page.one(".patch-card summary"))
     page.type(OTHER, ".patch-card textarea")
     assert len(page.all(".token-pair")) == len(TEXT)
     page.click(page.all(".token-pair")[6])
@@ -304,11 +311,11 @@ def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> No
 def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, folders: Any) -> None:
     options = [
         each.get_attribute("value")
-        for each in page.all("select[aria-label='compare with model'] option")
+        for each in page.all("select[aria-label='compare with'] option")
     ]
-    assert "other@10" in options
-    page.click(page.one("select[aria-label='compare with model'] option[value='other']"))
-    if "this@10" in options:  # a run, whose vocabulary is that of the other one
+    assert "model:other@10" in options
+    page.click(page.one("select[aria-label='compare with'] option[value='model:other']"))
+    if "model:this@10" in options:  # a run, whose vocabulary is that of the other one
         other = dict(expected(headscope.load(folders["other"]), TEXT, 257))
         for row in page.all(".bar-row"):
             was = row.find_elements("css selector", ".note")[1].text
@@ -416,7 +423,7 @@ def test_the_page_works_at_another_address(
         page.open(f"http://{host}:{port}{prefix}/{query}", x_text=TEXT)
         loaded = headscope.load(folders["run"])
         assert page.likely == expected(loaded, TEXT)
-        page.press("One token on")
+        page.press("+ 1 token")
         page.switch(1, "zero")
         time.sleep(0.5)  # until the URL has it
         labels, likely = page.labels, page.likely
