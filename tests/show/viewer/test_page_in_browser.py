@@ -31,9 +31,9 @@ def opened(browser, tmp_path):
     page = Page(browser)
     page.resize(1400)
 
-    def open_page(*runs, title=f"A title {HOSTILE}", state=""):
+    def open_page(*runs, title=f"A title {HOSTILE}", state="", **more):
         file = tmp_path / "attention.html"
-        file.write_text(attention_page(title=title, runs=runs), encoding="utf-8")
+        file.write_text(attention_page(title=title, runs=runs, **more), encoding="utf-8")
         browser.get("about:blank")
         browser.get(f"{file.as_uri()}#{state}")
         page.ready()
@@ -207,7 +207,10 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     made = small_run(HOSTILE, names=names, text="<b>text</b>")
     for step in made["history"]["steps"]:
         step["metrics"] = {"toString": [0.5] * 6, "__proto__x": [None] * 6, HOSTILE: [0.1] * 6}
-    page = opened(made, small_run("b"))
+    captions = [{"text": HOSTILE}, {"text": "back", "href": "index.html"}]
+    page = opened(made, small_run("b"), captions=captions, start={"token": 2, "head": "L0H1"})
+    assert [caption.text for caption in page.all(".caption")] == [HOSTILE, "back"]
+    assert page.heading.startswith("L0H1") and page.tokens[2].get_attribute("aria-pressed") == "true"
     losses = ["–", *(f"{loss}.0" for loss in range(1, len(SHOWN)))]  # those of `measured`
     shown = [label + loss for label, loss in zip(SHOWN, losses, strict=True)]
     assert [token.get_attribute("textContent") for token in page.tokens] == shown
@@ -259,6 +262,8 @@ def test_every_metric_has_its_uniform_value_and_an_explanation(page):
     history = small_run()["history"]
     metrics = history["steps"][-1]["metrics"]
     rows = page.all(".metrics-card tbody tr")
+    assert [row.is_displayed() for row in rows].count(True) == 3
+    page.one(".metrics-card .fold").click()
     for row, (name, uniform_value) in zip(rows, history["uniform"].items(), strict=True):
         *words, value, even = row.text.split()
         assert words == name.split("_")

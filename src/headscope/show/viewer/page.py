@@ -15,8 +15,17 @@ IMPORT = re.compile(r'(?<=from ")\./(?=\w+\.js")')
 `dom.js`. The import map of the page resolves these names."""
 
 
-def attention_page(*, title: str, runs: Sequence[Mapping[str, Any]]) -> str:
+def attention_page(
+    *,
+    title: str,
+    runs: Sequence[Mapping[str, Any]],
+    start: Mapping[str, Any] | None = None,
+    captions: Sequence[Mapping[str, str]] = (),
+) -> str:
     """The HTML text of a page that shows the attention of one or more runs over training steps.
+
+    `start` is the `token` and the `head` that it opens, and `captions` are the lines below its
+    title: each has a `text` and perhaps the address `href` of a link.
 
     Each run has a `name`, the name of its `text`, its `history` from `viewer.history`,
     and its `parts`: the bytes of each part by the key in the history. All texts are escaped, so
@@ -45,7 +54,9 @@ def attention_page(*, title: str, runs: Sequence[Mapping[str, Any]]) -> str:
     ]
     return Template(SKELETON.read_text("utf-8")).substitute(
         style=(STATIC / "viewer.css").read_text("utf-8"),
-        data=_script_safe({"title": title, "runs": shown}),
+        data=_script_safe(
+            {"title": title, "runs": shown, "start": start or {}, "captions": captions}
+        ),
         parts="\n".join(elements),
         modules=_script_safe({"imports": modules}),
     )

@@ -15,7 +15,8 @@ function tellingMetrics({ names, metrics, uniform }, head, ends) {
   const excess = (metric) => above(own(metrics, metric)?.[head], metric) / above(own(ends, metric)?.[1], metric);
   const others = [...new Set(Object.keys(HEAD_NAMES).map(metricOf))]
     .filter((metric) => excess(metric) >= 0).sort((a, b) => excess(b) - excess(a));
-  return [...new Set([metricOf(names[head]), ...others])].slice(0, TELLING);
+  const order = [metricOf(names[head]), ...others, ...Object.keys(metrics)];
+  return [...new Set(order)].filter((metric) => own(metrics, metric)).slice(0, TELLING);
 }
 
 export function createMetrics(parent) {

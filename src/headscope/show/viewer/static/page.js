@@ -1,5 +1,6 @@
 // The entry of attention.html: the data is in script elements of the page.
 
+import { make } from "./dom.js";
 import { createAddress } from "./state.js";
 import { createStore, runOf, streamOf } from "./store.js";
 import { COMMON } from "./texts.js";
@@ -13,8 +14,11 @@ const store = createStore({
   part: async (key) => streamOf(document.getElementById(`part-${key}`).textContent),
 });
 
-createViewer(document.body, {
-  store,
-  address: createAddress(window),
-  title: data.title || COMMON.pageTitle,
-}).refresh();
+const address = createAddress(window);
+const read = () => ({ ...address.read(), ...(location.hash ? {} : data.start) });
+const viewer = createViewer(document.body, {
+  store, address: { ...address, read }, title: data.title || COMMON.pageTitle,
+});
+const captions = data.captions.map(({ text, href }) => make(null, href ? "a" : "p", { class: "caption", href }, text));
+document.querySelector("header").after(...captions);
+viewer.refresh();
