@@ -2,7 +2,7 @@
 that hooks, or formulas written here, compute from the model itself."""
 
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ def test_several_texts_are_read_at_once(gpt2):
     for name in PARTS:
         close(getattr(both, name), torch.stack([getattr(one, name) for one in ones]))
     assert both.loss() == pytest.approx(sum(one.loss() for one in ones) / 2)
-    for name in ("attribution", "predictions", "to_bertviz"):
+    for name in ("attribution", "deciders", "predictions", "to_bertviz"):
         with refused("several texts"):
             getattr(both, name)()
     assert "several texts" in both._repr_html_()
@@ -104,6 +104,9 @@ def test_what_cannot_be_read_written_or_ablated_is_refused(gpt2):
         ("empty", lambda: gpt2.read("")),
         ("position=8", lambda: reading.attribution(8)),
         ("token='ab'", lambda: reading.attribution(0, "ab")),
+        ("position=-9", lambda: gpt2.deciders(TEXT, -9)),
+        ("token='ab'", lambda: gpt2.deciders(TEXT, token="ab")),
+        ("by='half'", lambda: gpt2.deciders(TEXT, by="half")),
         ("L2H0", lambda: reading.writes("L2H0")),
         ("heads='L0H0'", lambda: gpt2.ablate("L0H0").__enter__()),
         ("L0H9", lambda: gpt2.ablate(["L0H9"]).__enter__()),
@@ -124,6 +127,7 @@ def ablated_logits(loaded, text):
     [
         lambda loaded, text: loaded.logits(loaded.tokens(text)).tolist(),
         lambda loaded, text: loaded.read([text, text]).logits.tolist(),
+        lambda loaded, text: loaded.deciders(text),
         lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]),
         ablated_logits,
     ],
@@ -153,36 +157,54 @@ def test_gradients_reach_the_weights_and_the_parts(loaded):
 @pytest.mark.parametrize("by", ["mean", "zero"])
 def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
     model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
-    rows = reading.deciders(-2, by=by)
-    assert rows == sorted(rows, key=lambda row: row["without"])
+    rows = loaded.deciders(TEXT, -2, by=by)
+    assert rows == reading.deciders(-2, by=by) == sorted(rows, key=lambda row: row["without"])
     likely = reading.logits[-2].softmax(-1)
     probability, token = likely.max(-1)
 
-    def replaced(output, heads=1, head=0):
-        parts = output.unflatten(-1, (heads, -1)).clone()
-        parts[..., head, :] = parts[..., head, :].mean(1, keepdim=True) if by == "mean" else 0
-        return parts.flatten(-2)
+    def replaced(network, read, output):
+        return output.mean(1, keepdim=True).expand_as(output) if by == "mean" else 0 * output
 
-    def without(hook):
-        with hook:
-            return float(model(tokens)[0, -2].softmax(-1)[token])
+    def without(part):
+        with part:
+            return model(tokens)[0, -2].softmax(-1)[token].item()
 
-    def without_head(attention, head):
-        heads, out_proj = attention.heads, attention.out_proj
-        return without(
-            out_proj.register_forward_pre_hook(lambda part, read: replaced(read[0], heads, head))
-        )
-
-    expected = {}
+    expected, text = {}, TEXT if by == "mean" else None
     for layer, block in enumerate(model.blocks):
-        for head in range(block.attention.heads):
-            expected[f"L{layer}H{head}"] = without_head(block.attention, head)
+        for head in (f"L{layer}H{head}" for head in range(block.attention.heads)):
+            expected[head] = without(loaded.ablate([head], by=by, text=text))
         if network := block.feed_forward:
-            hook = network.register_forward_hook(lambda part, read, out: replaced(out))
+            hook = network.register_forward_hook(replaced)
             expected[f"L{layer} feed-forward"] = without(hook)
     assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
     for row in rows:
         assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
+
+
+def test_the_only_part_that_writes_is_the_only_decider(loaded):
+    blocks = [*enumerate(loaded.model.blocks)]
+    heads = [f"L{n}H{head}" for n, block in blocks for head in range(block.attention.heads)]
+    networks = {f"L{n} feed-forward": block.feed_forward for n, block in blocks}
+    networks = {part: network for part, network in networks.items() if network}
+
+    @contextmanager
+    def only(planted):
+        with loaded.ablate([head for head in heads if head != planted]), ExitStack() as stack:
+            for part in networks.keys() - {planted}:
+                hook = networks[part].register_forward_hook(lambda *read: torch.zeros_like(read[2]))
+                stack.enter_context(hook)
+            yield loaded.logits(TEXT)[-1].softmax(-1)
+
+    with only(None) as silent:
+        pass
+    for planted in [heads[0], heads[-1], *networks]:
+        with only(planted) as likely:
+            token = int((likely - silent).argmax())
+            first, *others = loaded.deciders(TEXT, token=token, by="zero")
+        without = pytest.approx(silent[token].item(), abs=1e-5)
+        assert (first["part"], first["without"]) == (planted, without)
+        for row in others:
+            assert row["without"] == pytest.approx(row["probability"], abs=1e-6)
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):

@@ -7,7 +7,7 @@ Shapes: H heads, D head_dim, T tokens, C embed_dim, N parts of the model.
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ By = Literal["mean", "zero"]
 """What replaces the output of a part that is switched off: its mean over all tokens of the text, or
 zero."""
 
-Decider = dict[str, str | float]
+Decider = dict[str, Any]
 """A part of the model, and the probability of a token with and without it: `part`, such as L0H1 or
-"L0 feed-forward", `probability` and `without`."""
+"L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`."""
 
 
 @torch.no_grad()

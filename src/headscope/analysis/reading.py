@@ -4,7 +4,7 @@ Shapes: L layers, H heads, T tokens, V vocab_size.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from itertools import chain
@@ -131,15 +131,20 @@ class Reading(Activations):
         token is least likely comes first. The default token is the most likely one.
 
         Raises UserError if there is no such position or token, or for another `by`."""
-        self._check_single()
+        rows = chain.from_iterable(self.deciders_by_layer(position, token, by=by))
+        return sorted(rows, key=lambda row: row["without"])
+
+    def deciders_by_layer(
+        self, position: int = -1, token: str | int | None = None, *, by: By = "mean"
+    ) -> Iterator[list[Decider]]:
+        """Yields the `deciders` in each layer, while they are measured."""
         if by not in get_args(By):
             raise UserError(f"by={by!r}: choose mean or zero")
         position = self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
-        layers = without_parts(
-            self.model, self.tokens[None], self.forward_pass, position, wanted, by
-        )
-        return sorted(chain.from_iterable(layers), key=lambda row: row["without"])
+        label, tokens = self.tokenizer.label(wanted), self.tokens[None]
+        for rows in without_parts(self.model, tokens, self.forward_pass, position, wanted, by):
+            yield [{"token": label, **row} for row in rows]
 
     @torch.no_grad()
     def writes(self, head: str, position: int = -1, *, count: int = 10) -> HeadWrites:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import headscope
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
+from headscope.analysis.deciders import By, Decider
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
@@ -219,6 +220,13 @@ class TrainedModel:
                 "one of them until both have the same number"
             )
         return needs(self.model, tokens, receiver, measure, other)
+
+    def deciders(
+        self, text: Text, position: int = -1, token: str | int | None = None, *, by: By = "mean"
+    ) -> list[Decider]:
+        """Which heads and feed-forward networks decide that `token` follows the token at `position`
+        of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""
+        return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
 
     @contextmanager
     def ablate(

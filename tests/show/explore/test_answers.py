@@ -62,7 +62,9 @@ def default(explorers):
 def ask(explorer, name, **request):
     """The answer, as the page gets it: from JSON to JSON."""
     found = getattr(explorer, name)(parse_request(name, json.loads(json.dumps(request))))
-    return json.loads(json.dumps(list(found) if name == "write" else found, allow_nan=False))
+    return json.loads(
+        json.dumps(list(found) if name in ("write", "deciders") else found, allow_nan=False)
+    )
 
 
 def loaded_of(explorer):
@@ -152,6 +154,15 @@ def test_switched_heads_are_those_of_ablate(explorer):
     with loaded.ablate(["L1H0"], by="mean", text="We"), loaded.ablate(["L0H0"]):
         expected = loaded.generate(loaded.tokens("We"), max_new_tokens=5)[2:]
     assert [each["id"] for each in written] == expected
+
+
+def test_the_stream_has_the_deciders_of_the_model_with_the_switched_heads(explorer):
+    loaded = loaded_of(explorer)
+    with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
+        expected = loaded.deciders(TEXT, 2, 65, by="zero")
+    layers = ask(explorer, "deciders", text=TEXT, position=2, target=65, by="zero", **SWITCHES)
+    rows = [row for layer in layers for row in layer["rows"]]
+    assert sorted(rows, key=lambda row: row["without"]) == expected
 
 
 @pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
@@ -274,6 +285,8 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         ("read", {"text": "a", "model": "no"}, "model=no", "this"),
         ("read", {"text": "a", "colour": 1}, "colour"),
         ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
+        ("deciders", {"text": "a", "position": -2}, "position=-2"),
+        ("deciders", {"text": "a", "target": 257}, "257"),
         ("patch", {"text": "a", "other": "b", "copies": [{"head": "L0H0", "position": 1}]}, "=1"),
         ("read", {"tokens": [1], "zero": ["L0H0"] * 5_001}, "zero", "5,000"),
         ("read", {"tokens": [1], "also": [1] * 501}, "also", "500"),

@@ -47,7 +47,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         tmp_path_factory.mktemp("gpt2"), foreign_model("GPT2LMHeadModel", n_positions=32)
     )
     letters = tmp_path_factory.mktemp("letters") / "checkpoints"
-    saved(letters, "model.layers=2 model.block_size=32", char(["When Mary and John"]))
+    sizes, tokenizer = "model.layers=2 model.block_size=32", char(["When Mary and John"])
+    step = saved(tmp_path_factory.mktemp("step"), f"{sizes} model.qkv_bias=true", tokenizer)
+    saved(letters, sizes, tokenizer)
+    copy_at_step(step.path, letters / "step_000010.safetensors", 10)
     found["letters"] = letters.parent
     return found
 
@@ -244,6 +247,41 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     assert [chip.text for chip in page.all(".chip")] == ["L0H1 alone ×"]
     page.press("all on")
     assert page.likely == plain
+
+
+def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_step(
+    page: ExplorePage, addresses: Any, folders: Any
+) -> None:
+    page.open(addresses["letters"], x_text=TEXT, x_zero="L0H1", x_target="13")
+    found = []
+    for name in ("best", "step_000010"):
+        loaded = headscope.load(folders["letters"] / "checkpoints" / f"{name}.safetensors")
+        with loaded.ablate(["L0H1"]):
+            found.append(loaded.deciders(TEXT, token=13))
+    rows, of_step = found
+    first, last, token = rows[0]["part"], rows[-1]["part"], rows[0]["token"]
+    numbers = rows[0]["probability"], rows[0]["without"], rows[-1]["without"]
+    before, least, most = map(percent, numbers)
+    said = [f"without {first}, “{token}” falls from {before} to {least}"]
+    said += [f"without {last}, “{token}” rises from {before} to {most}"]  # others: by less than 1 %
+
+    def sentences() -> list[str]:
+        time.sleep(0.5)
+        labelled = page.all(".deciders-card .rows [aria-label]")
+        return [each.get_attribute("aria-label") for each in labelled]
+
+    assert sentences() == said
+    assert "with L0H1 off" in page.text(".deciders-card .quiet")
+    page.press("Since")
+    said += [f"step 7: “{token}” has {before}, and {least} without {first}"]
+    said += [f"step 10: “{token}” has {percent(of_step[0]['probability'])}"]  # no part: below 1 %
+    assert sentences() == said
+    page.click(page.all(".deciders-card .rows ~ .rows button")[1])
+    assert page.one("select[aria-label='model']").get_attribute("value") == "this@10"
+    assert sentences()[-2:] == said[-2:]
+    page.type(TEXT[:1])
+    assert sentences() == []
+    assert "text of one token" in page.text(".deciders-card .quiet")
 
 
 def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:

@@ -108,6 +108,7 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     check_pairs(report, heads, reading.attention.flatten(0, 1), about)
     check_largest_weights(report, reading)
     check_predictions(report, reading)
+    check_deciders(report, [loaded], reading.tokens.tolist())
     check_ablation(heads, loaded, about["ablation"])
     patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).run(loaded)
     rows = rows_of(report / "patching.csv")
@@ -157,6 +158,15 @@ def check_predictions(report, reading):
     close(rows, "push", pushes.permute(2, 0, 1), rtol=1e-3, atol=1e-5)
     shown = [(row["token"], row["next_token"]) for row in rows[::8]]
     assert shown == [*pairwise(reading.labels)]
+
+
+def check_deciders(report, checkpoints, text):
+    """What decides the most likely token of the last step, at every step."""
+    token = int(checkpoints[-1].logits(text)[-1].argmax())
+    rows = [row for loaded in checkpoints for row in loaded.deciders(text, token=token)]
+    found = rows_of(report / "deciders.csv")
+    assert [[*row.values()][1:] for row in found] == [[*map(str, row.values())] for row in rows]
+    assert [*{int(row["step"]): 0 for row in found}] == [loaded.step for loaded in checkpoints]
 
 
 def check_ablation(heads, loaded, about):
@@ -230,6 +240,8 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     moments = moments_of(run)
     analyze(f"checkpoints={run}", "windows=3")
     assert as_json(run / "analysis")["step"] == 7  # the last
+    shown = as_json(run / "analysis")["text"]
+    check_deciders(run / "analysis", [*map(headscope.load, moments)], shown)
     history = rows_of(run / "analysis" / "history.csv")
     assert len({row["entropy"] for row in history}) > 8
     alone = []

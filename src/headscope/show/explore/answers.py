@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from headscope.analysis.deciders import without_parts
 from headscope.analysis.head_outputs import (
     MAX_BATCH,
     head_outputs,
@@ -64,21 +63,16 @@ class Explorer(Reader):
 
     @torch.no_grad()
     def deciders(self, request: Deciders) -> Iterator[dict[str, Any]]:
-        """Yields an entry for each layer, with its `rows`: the probability of the token `target`,
-        by default the most likely one, with and without each part of the layer. Raises UserError if
-        the request does not fit the model."""
-        chosen, text, reading = self.forward(request)
-        model, position, target = reading.model, reading.position(request.position), request.target
-        if target is None:
-            target = int(model.unembed(reading.residual[-1, position : position + 1]).argmax())
-        token_ids([target], model.vocab_size)
-        switches = Switches(model, request, text.tokens)
-        tokens = reading.tokens[None]
-        layers = without_parts(model, tokens, reading.forward_pass, position, target, request.by)
-        for _ in model.blocks:
+        """Yields an entry for each layer. Its `rows` say how likely the token `target`, by default
+        the most likely one, is without each part (see `Reading.deciders`). Raises UserError if the
+        request does not fit the model."""
+        _, text, reading = self.forward(request)
+        switches = Switches(reading.model, request, text.tokens)
+        layers = reading.deciders_by_layer(request.position, request.target, by=request.by)
+        for _ in reading.model.blocks:
             with switches.on():  # only during each step, as in `write`
                 rows = next(layers)
-            yield {"target": chosen.named(target), "rows": rows}
+            yield {"rows": rows}
 
     @torch.no_grad()
     def patch(self, request: Patch) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def summary(
         "measured_on": {
             "similarity.csv": report.source,
             **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv"], page),
+            "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",
         },
         "diversity": float(diversity(statistics.similarity)),

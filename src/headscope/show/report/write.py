@@ -28,8 +28,8 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 """The name of the event file. TensorBoard sorts event files by the seconds in their names."""
 
 REPORT_FILE = re.compile(
-    r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|history"
-    r"|patching)\.csv"
+    r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|deciders"
+    r"|history|patching)\.csv"
     r"|heads\.json|attention\.html"
     r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history)\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
@@ -82,17 +82,20 @@ def write_report(
     by_step = {loaded.step: (loaded, statistics)} | by_step
     ablated = result.metrics if result else {}
     shown = shown_tokens(reading, len(by_step))
-    snapshots, losses = {}, []
-    for step, (stored, of_step) in sorted(by_step.items()):
+    text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
+    snapshots, losses, deciders = {}, [], []
+    for step, (stored, of_step) in track(sorted(by_step.items())):
         at_step, more = reading, ablated
         if stored is not loaded:
             at_step, more = stored.read(reading.tokens.tolist()), {}
         snapshots[step] = at_step.snapshot(of_step, shown, more_metrics=more)
         losses.append(at_step.loss(shown))
+        deciders += [{"step": step, **row} for row in stored.deciders(text, token=expected)]
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
     texts = tables.tables_of(report, statistics, shown)
     texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
+    texts["deciders.csv"] = tables.csv_text(deciders)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
     texts["attention.html"] = page_of(reading, [*snapshots.values()], losses)
     if over_steps:

@@ -5,6 +5,14 @@ import { explain, fill, labelled, make } from "./viewer/dom.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
+/** The kept steps of the run of a model and its checkpoint, by step. */
+export function keptSteps({ name, models }) {
+  const runOf = (model) => model.name.split("@")[0];
+  const own = models.filter((model) => runOf(model) === runOf({ name }));
+  const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;
+  return own.filter(isFirst).sort((a, b) => a.step - b.step);
+}
+
 export function createModels(parent, actions) {
   const line = make(parent, "div", { class: "buttons models" });
   const { change } = actions;
@@ -20,10 +28,7 @@ export function createModels(parent, actions) {
     show(main) {
       const { models } = main.about;
       fill(model, { "": models.map((listed) => [listed.name, TEXTS.model(listed)]) }, main.about.name);
-      const run = main.about.name.split("@")[0];
-      const own = models.filter(({ name }) => name.split("@")[0] === run);
-      const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;
-      const kept = own.filter(isFirst).sort((a, b) => a.step - b.step);
+      const kept = keptSteps(main.about);
       steps = kept.map(({ name }) => name);
       slider.parentElement.hidden = steps.length < 2;
       slider.max = steps.length - 1;

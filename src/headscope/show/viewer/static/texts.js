@@ -224,12 +224,17 @@ export const EXPLORE = {
 
   deciders: "Which part decides",
   decidersOf: (token) => ["Which part decides “", token, "”"],
-  askingDeciders: "Each head and each feed-forward network is switched off alone: its output becomes its mean over "
-    + "this text.",
-  aboutDeciders: "The probability with all parts (grey), and without this part. Click a head to open it.",
+  aboutDeciders: "Its probability, and the one when the output of a part is replaced by its mean over the text.",
+  withHeads: (heads) => ` Measured with ${EXPLORE.list(heads)}.`,
+  noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
-  falls: (before, after) => `${before} → ${after}`,
-  nobodyDecides: "Without any single part, the probability falls by less than 1 %.",
+  layerOf: (layer, layers) => `layer ${layer} of ${layers}`,
+  without: (part, token, falls, before, after) =>
+    `without ${part}, “${token}” ${falls ? "falls" : "rises"} from ${before} to ${after}`,
+  nobodyDecides: "Without any single part, the probability changes by less than 1 %.",
+  since: "Since which step?",
+  atStep: (step, token, part, before, after) =>
+    `${step}: “${token}” has ${before}${part ? `, and ${after} without ${part}` : ""}`,
 
   switches: "Switch heads",
   aboutSwitches: "Click a head to choose it. Off replaces its output by zero, mean by its mean over this text.",
