@@ -1,6 +1,6 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
-import { card, make, radios } from "./viewer/dom.js";
+import { card, explainControl, make, radios } from "./viewer/dom.js";
 import { EMPTY, switchesOf } from "./address.js";
 import { button, disable, redraw } from "./controls.js";
 import { differenceText } from "./viewer/scales.js";
@@ -27,6 +27,7 @@ export function createSwitches(parent, actions) {
     const off = inLayer().every((head) => wayOf(head) === "zero");
     set(inLayer(), off ? "on" : "zero");
   });
+  explainControl(alone, "alone");
   const reset = button(buttons, TEXTS.allOn, () => actions.change(ALL_ON, true));
   const chips = make(section, "p", { class: "chips" });
   const loss = make(section, "p", { class: "loss-change", role: "status" });
@@ -93,7 +94,7 @@ export function createSwitches(parent, actions) {
       redraw(chips, () => {
         for (const name of switched.slice(0, CHIPS)) {
           button(chips, `${name} ${TEXTS.ways[wayOf(name)]} ×`, () => set([name], "on"),
-            { class: "chip", "aria-label": TEXTS.switchOn(name) });
+            { class: "chip", title: TEXTS.switchOn(name) });
         }
       }, alone);
       if (switched.length > CHIPS) chips.append(TEXTS.more(switched.length - CHIPS));

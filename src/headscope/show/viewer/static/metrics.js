@@ -1,7 +1,7 @@
 // The table of metrics of the opened head.
 
 import { card, explain, make, own, write } from "./dom.js";
-import { METRICS } from "./glossary.js";
+import { METRICS, WORDS } from "./glossary.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
 
@@ -11,7 +11,7 @@ export function createMetrics(parent) {
   const columns = make(make(table, "thead"), "tr");
   const heads = ["", "", "compared", ""].map((name) => make(columns, "th", { scope: "col", class: name }));
   heads[3].textContent = TEXTS.uniform;
-  explain(heads[3], TEXTS.aboutUniform);
+  explain(heads[3], WORDS.uniform);
   const body = make(table, "tbody");
   let built = []; // the history and the names of the metrics that the rows were built for
   let rows = [];
