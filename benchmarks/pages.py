@@ -207,7 +207,7 @@ def head_names() -> dict[str, str]:
 
 
 def glossary_module(_: str) -> str:
-    """The viewer's glossary.js, a JavaScript module. Names of metrics are written as on the page."""
+    """The viewer's glossary.js, a JavaScript module. Metrics are written as on the page."""
     lines = ["// Generated from docs/glossary.md: edit that page."]
     tables = {
         "METRICS": metrics(),
