@@ -72,6 +72,7 @@ export const WORDS = {
   "direct effect": "What each head adds to the logit of the token that follows, minus what it adds on average to all tokens. What a head does through later layers is not included.",
   "feed-forward": "The second half of a layer. It works on each token alone, after attention has moved information between tokens.",
   "✓": "The token that follows in the text.",
+  "run, text": "The training run whose heads are shown, and the text that they read.",
   "compare with, compare with model": "The maps then show the difference: red is more weight, blue is less.",
   "▶ Play, Timeline, step": "The step of the training that is shown. Play, drag in the chart, type a number, or use the keys ← →.",
   "metric of the timeline": "The metric whose values the lines of the timeline show."
