@@ -98,7 +98,8 @@ export function createTooltip(root) {
   const tip = make(root, "div", { class: "tip", "aria-hidden": "true", hidden: "" });
 
   function open(event) {
-    if (event.type === "focusin" && event.target.matches("button:not(:focus-visible)")) return; // a click
+    const isPressed = event.target.matches?.(":is(button, input, select):is(:active, :not(:focus-visible))");
+    if (event.type === "focusin" && isPressed) return; // not over what the control changes
     const term = event.target.closest?.("[data-tip]");
     tip.classList.toggle("late", event.type === "pointerover");
     tip.hidden = !term;

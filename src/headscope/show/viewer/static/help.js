@@ -12,11 +12,12 @@ export function createHelp(parent, inExplore) {
   const panel = make(parent, "dialog", { class: "help", "aria-label": TEXTS.title, closedby: "any" });
   make(panel, "button", { type: "button", class: "action", click: () => panel.close() }, TEXTS.close);
   make(panel, "h3", {}, TEXTS.title);
-  for (const [, text] of shown(TEXTS.about)) make(panel, "p", {}, text);
+  const body = make(panel, "div", { tabindex: 0, autofocus: "" }); // the arrow keys scroll it
+  for (const [, text] of shown(TEXTS.about)) make(body, "p", {}, text);
   const lists = { words: WORDS, explore: EXPLORE_WORDS, names: HEAD_NAMES, metrics: METRICS };
   for (const [name, entries] of shown(lists)) {
-    make(panel, "h4", {}, TEXTS.lists[name]);
-    const list = make(panel, "dl");
+    make(body, "h4", {}, TEXTS.lists[name]);
+    const list = make(body, "dl");
     for (const [term, text] of Object.entries(entries)) {
       make(list, "dt", {}, term.replaceAll("_", " "));
       make(list, "dd", {}, text);
