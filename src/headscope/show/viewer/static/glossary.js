@@ -74,12 +74,11 @@ export const WORDS = {
   "✓": "The token that follows in the text.",
   "run, text": "The training run whose heads are shown, and the text that they read.",
   "compare with": "The maps then show the difference: red is more weight, blue is less.",
-  "▶ Play, Timeline, step": "The step of the training that is shown. Play, drag in the chart, type a number, or use the keys ← →.",
+  "▶ Play, Timeline, step": "The training step whose model is shown. Go back to see what it did before it had learned. The keys ← → work too.",
   "All metrics": "Shows all metrics of the head, and not only the three that say most about it.",
   "metric of the timeline": "The metric whose values the lines of the timeline show."
 };
 export const EXPLORE_WORDS = {
-  "kept step": "The training saved the model at several steps. Go back to see what it did before it had learned.",
   "page, table, Python": "Saves what is shown: as a page that works offline, as a table of losses and likely tokens, or as a program that computes it again.",
   "+ 1 token": "The model writes one token.",
   "− 1 token": "Removes the last token.",
