@@ -76,8 +76,8 @@ class Page:
         """Waits until everything is drawn."""
         self.browser.execute_async_script(READY)
 
-    def resize(self, width: int) -> None:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    def resize(self, width: int, height: int = 900) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def all(self, selector: str) -> list[Any]:

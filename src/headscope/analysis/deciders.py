@@ -25,36 +25,9 @@ Decider = dict[str, Any]
 "L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`."""
 
 
-@torch.no_grad()
-def parts_switched_off(
-    model: GPT, tokens: Tensor, forward_pass: ForwardPass, by: By = "mean"
-) -> Iterator[tuple[list[str], Tensor]]:
-    """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
-    given. Yields, layer by layer, the names of N parts, and for each of them the output of the last
-    block (N, T, C) without it."""
-    mask = model.document_mask(tokens)
-
-    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
-        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
-        return block(x, model.position, mask=masks)
-
-    for layer, block in enumerate(model.blocks):
-        outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
-        heads = torch.arange(block.attention.heads, device=tokens.device)
-        new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
-        if by == "mean":
-            new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
-        names = [f"L{layer}H{head}" for head in heads.tolist()]
-        with evaluating(model):
-            with replaced_heads(block.attention, heads, new[:, None]):
-                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
-            if block.feed_forward is not None:
-                names.append(f"L{layer} feed-forward")
-                attended = forward_pass.residual[layer] + forward_pass.attended[layer]
-                x = torch.cat([x, attended + new_fed])
-            for later in model.blocks[layer + 1 :]:
-                x = run(later, x)
-        yield names, x
+def is_head(row: Decider) -> bool:
+    """Whether the part is a head, and not a feed-forward network."""
+    return "H" in row["part"]
 
 
 @torch.no_grad()
@@ -66,16 +39,37 @@ def without_parts(
     token: int,
     by: By = "mean",
 ) -> Iterator[list[Decider]]:
-    """The probability of `token` after the token at `position`, without each part of the model in
-    turn. Yields a list for each layer. The arguments are those of `parts_switched_off`."""
+    """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
+    given. Yields, layer by layer, the probability of `token` after the token at `position` with and
+    without each part."""
+    mask = model.document_mask(tokens)
+
+    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
+        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
+        return block(x, model.position, mask=masks)
 
     def probabilities(x: Tensor) -> list[float]:
         logits = model.unembed(x[:, position : position + 1])[:, 0]
         return logits.double().softmax(dim=-1)[:, token].tolist()
 
     [probability] = probabilities(forward_pass.residual[-1])
-    for names, x in parts_switched_off(model, tokens, forward_pass, by):
+    for layer, block in enumerate(model.blocks):
+        outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
+        heads = torch.arange(block.attention.heads, device=tokens.device)
+        new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
+        if by == "mean":
+            new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
+        parts = [f"L{layer}H{head}" for head in heads.tolist()]
+        with evaluating(model):
+            with replaced_heads(block.attention, heads, new[:, None]):
+                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+            if block.feed_forward is not None:
+                parts.append(f"L{layer} feed-forward")
+                attended = forward_pass.residual[layer] + forward_pass.attended[layer]
+                x = torch.cat([x, attended + new_fed])  # (N, T, C)
+            for later in model.blocks[layer + 1 :]:
+                x = run(later, x)
         yield [
-            {"part": name, "probability": probability, "without": without}
-            for name, without in zip(names, probabilities(x), strict=True)
+            {"part": part, "probability": probability, "without": without}
+            for part, without in zip(parts, probabilities(x), strict=True)
         ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headscope.analysis.activations import Activations
+from headscope.analysis.deciders import Decider, is_head
 from headscope.show.viewer.history import history, read_header
 from headscope.show.viewer.page import attention_page
 from headscope.show.viewer.snapshot import Snapshot, tokens_within
@@ -23,11 +24,25 @@ def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None)
 
 
 def page_of(
-    reading: Activations, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
+    reading: Activations,
+    snapshots: Sequence[Snapshot],
+    losses: Sequence[float | None],
+    deciders: Sequence[Decider] = (),
 ) -> str:
-    """The text of attention.html, named after `reading`, with snapshots and losses by step."""
+    """The text of attention.html, named after `reading`, with snapshots and losses by step. It
+    opens at the last token, on the head that decides its prediction (see `Reading.deciders`)."""
     run = shown_run(reading.name, snapshots, losses)
-    return attention_page(title=f"{reading.name}, step {reading.step:,}", runs=[run])
+    head = next((row for row in deciders if is_head(row)), None)
+    start: dict[str, Any] = {}
+    captions = []
+    if head is not None:
+        last = len(run["history"]["labels"]) - 1
+        start = {"token": last, "head": head["part"]}
+        before, without = (f"{100 * head[key]:.3g} %" for key in ("probability", "without"))
+        line = f"After “{run['history']['labels'][last]}”, “{head['token']}” has {before}. "
+        captions = [{"text": f"{line}Without {head['part']}, it has {without}."}]
+    title = f"{reading.name}, step {reading.step:,}"
+    return attention_page(title=title, runs=[run], start=start, captions=captions)
 
 
 def shown_run(

@@ -13,12 +13,14 @@ from urllib.parse import quote
 
 import pytest
 import torch
-from checkpoint_files import copy_at_step
+from checkpoint_files import copy_at_step, opened, save
+from composing import training_config
 from conversion.models import saved
 from viewer_page import Keys, Page, percent
 
 import headscope
 from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.config.parts import build_part
 from headscope.data.tokenizer import char
 from headscope.show.explore import server
 from headscope.show.explore.answers import Explorer
@@ -27,6 +29,10 @@ from headscope.show.explore.models import Models
 pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 MINUS = "\N{MINUS SIGN}"
 TEXT, OTHER = "When Mary and John", "When John and Mary"
+CORPORA = [
+    build_part(training_config(f"data={name}").data) for name in ("sotu", "repeats", "names")
+]
+EXAMPLES = [text for corpus in CORPORA for text in corpus.examples]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     saved(letters, sizes, tokenizer)
     copy_at_step(step.path, letters / "step_000010.safetensors", 10)
     found["letters"] = letters.parent
+    for number, text in enumerate(EXAMPLES):
+        found[text] = tmp_path_factory.mktemp(f"example_{number}")
+        kept = found[text] / "checkpoints"
+        best = saved(kept, "model.layers=4 model.heads=4 model.block_size=64").path
+        save(opened(best) | {"examples": [text]}, best)
+        copy_at_step(best, kept / "step_000003.safetensors", 3)
     return found
 
 
@@ -242,9 +254,9 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     assert written == ["all heads on", "L0H1 mean"]
     page.press("all on")
     page.press("layer L0")
-    assert [chip.text for chip in page.all(".chip")] == ["layer L0 off ×"]
+    assert [chip.text for chip in page.all(".chip")] == ["layer L0 off \N{MULTIPLICATION SIGN}"]
     page.press("L0H1 alone")
-    assert [chip.text for chip in page.all(".chip")] == ["L0H1 alone ×"]
+    assert [chip.text for chip in page.all(".chip")] == ["L0H1 alone \N{MULTIPLICATION SIGN}"]
     page.press("all on")
     assert page.likely == plain
 
@@ -310,8 +322,7 @@ def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> No
 
 def test_two_models_and_two_steps_are_compared(page: ExplorePage, model: Any, folders: Any) -> None:
     options = [
-        each.get_attribute("value")
-        for each in page.all("select[aria-label='compare with'] option")
+        each.get_attribute("value") for each in page.all("select[aria-label='compare with'] option")
     ]
     assert "model:other@10" in options
     page.click(page.one("select[aria-label='compare with'] option[value='model:other']"))
@@ -338,6 +349,28 @@ def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     assert f"expects its own tokens: “{label}” {share}, " in page.text(
         ".bars-card .quiet:nth-of-type(2)"
     )
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_an_experiment_begins_with_a_button_and_needs_no_scrolling(
+    page: ExplorePage, addresses: Any, number: int
+) -> None:
+    text = EXAMPLES[min(number, 4) - 1]
+    page.resize(1280, 720)
+    page.open(addresses[text])
+    page.press(f"{number} ")
+    assert page.one(".editor-card textarea").get_attribute("value") == text
+    model = page.one("select[aria-label='model']").get_attribute("value")
+    assert model == ("this@3" if number == 5 else "this")
+    needed = [".task", ".says", ".switches-card", ".grid", ".map canvas", ".lines"]
+    needed.append(".patch-card [role=status]" if number == 4 else ".deciders-card .rows")
+    page.script("scrollTo(0, 0)")
+    for selector in needed:
+        box = page.script("return arguments[0].getBoundingClientRect()", page.one(selector))
+        assert 0 < box["width"] <= box["right"] <= 1280, selector
+        assert box["bottom"] <= 720, selector
+    assert page.script("return document.documentElement.scrollWidth") <= 1280
+    assert page.script("return document.querySelector('header').offsetHeight") < 60
 
 
 def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:

@@ -97,7 +97,8 @@ def write_report(
     texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
     texts["deciders.csv"] = tables.csv_text(deciders)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
-    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses)
+    own = [row for row in deciders if row["step"] == loaded.step]
+    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, own)
     if over_steps:
         texts["history.csv"] = tables.csv_text(tables.history_rows(over_steps))
     if patching:

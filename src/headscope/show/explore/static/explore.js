@@ -6,7 +6,7 @@ import { createBars } from "./bars.js";
 import { make } from "./viewer/dom.js";
 import { createDeciders } from "./deciders.js";
 import { createEditor } from "./editor.js";
-import { createModels } from "./models.js";
+import { createModels, keptSteps } from "./models.js";
 import { createPatch } from "./patch.js";
 import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
 import { createStore, runOf, streamOf } from "./viewer/store.js";
@@ -87,13 +87,13 @@ function change(changes, undoable = false) {
   return update();
 }
 
-/** Begins an experiment: its text, its other text, and the head to open, by default the one that decides. */
-function start({ text, second = "", head = null, early = false }) {
-  const [run] = state.model.split("@");
-  const steps = main.about.models.map(({ name }) => name).filter((name) => name.startsWith(`${run}@`));
+/** Begins an experiment: its text, its other text, and the head to open, by default the one that decides.
+    If it is `early`, shows at the first kept step how likely that is what the model says later. */
+async function start({ text, second = "", head = null, early = false }) {
   chosen = head !== null;
   if (head) viewer.change({ head });
-  return change({ ...EMPTY, model: (early && steps[0]) || run, text, second }, true);
+  await change({ ...EMPTY, model: state.model.split("@")[0], text, second }, true);
+  if (early) await change({ model: keptSteps(main.about)[0].name, target: main.answer.target.id });
 }
 
 // ---- Reading -------------------------------------------------------------------------------------
