@@ -176,30 +176,51 @@ def exact(base: str, change: str) -> str:
     return "own class" if found is None else "exact"
 
 
-def glossary() -> dict[str, dict[str, str]]:
-    """The tables of docs/glossary.md by their titles: what each metric or name means."""
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").replace(r"\|", "|")
+def glossary() -> dict[str, dict[str, tuple[str, str]]]:
+    """The tables of docs/glossary.md by their titles: what each metric, name or word means, and
+    its definition or condition, or ""."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     sections = (section.split("\n", 1) for section in text.split("\n## ")[1:])
-    row = re.compile(r"^\| `(.+?)` \| (.+) \|$", re.M)
-    return {title: dict(row.findall(rest)) for title, rest in sections}
+    row = re.compile(r"^\| (`.+?`) \| ([^|]+) \|(?: (.*)\|)?$", re.M)
+    return {
+        title: {
+            names.replace("`", ""): (meaning, more) for names, meaning, more in row.findall(rest)
+        }
+        for title, rest in sections
+    }
 
 
 def metrics() -> dict[str, str]:
     """What each metric means."""
-    *of_metrics, _ = glossary().values()
-    return {name: text for table in of_metrics for name, text in table.items()}
+    *of_metrics, _, _, _ = glossary().values()
+    return {name: meaning for table in of_metrics for name, (meaning, _) in table.items()}
+
+
+def meanings(title: str) -> dict[str, str]:
+    """The first two columns of a table of docs/glossary.md."""
+    return {name: meaning for name, (meaning, _) in glossary()[title].items()}
 
 
 def head_names() -> dict[str, str]:
     """What each name of a head means."""
-    return glossary()["Names of heads"]
+    return meanings("Names of heads")
 
 
 def glossary_module(_: str) -> str:
-    """The viewer's glossary.js, a JavaScript module."""
+    """The viewer's glossary.js, a JavaScript module. Metrics are written as on the page."""
     lines = ["// Generated from docs/glossary.md: edit that page."]
-    for name, texts in {"METRICS": metrics(), "HEAD_NAMES": head_names()}.items():
-        lines.append(f"export const {name} = {json.dumps(texts, indent=2)};")
+    tables = {
+        "METRICS": metrics(),
+        "HEAD_NAMES": head_names(),
+        "WORDS": meanings("Words and signs on the pages"),
+        "EXPLORE_WORDS": meanings("Words of explore"),
+    }
+    for name, texts in tables.items():
+        plain = {
+            term: re.sub("`(.+?)`", lambda word: f"“{word[1].replace('_', ' ')}”", text)
+            for term, text in texts.items()
+        }
+        lines.append(f"export const {name} = {json.dumps(plain, indent=2, ensure_ascii=False)};")
     return "\n".join(lines) + "\n"
 
 

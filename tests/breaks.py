@@ -102,6 +102,11 @@ trained/generation/choose_token.py
 -     tokens, weights = candidates(logits, temperature, top_k, top_p)
 +     tokens, weights = candidates(logits, temperature, top_k, None)
 > show/explore/test_answers.py::test_what_is_sampled_has_the_shown_probability
+trained/checkpoint/finding.py
+# a run that still trains hides the finished ones
+- path = next(finished, named)
++ path = named
+> trained/test_checkpoint.py::test_a_finished_run_is_found_before_one_that_still_trains
 trained/checkpoint/file.py
 # a checkpoint executes the file that it names
 -             return parse(TrainConfig, plain, composed=False)

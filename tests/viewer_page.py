@@ -41,6 +41,16 @@ for (let query = 0; query < tokens; query++) for (let key = 0; key < tokens; key
 }
 return rows;"""
 
+UNEXPLAINED = """const panel = document.querySelector("dialog").textContent;
+const isExplained = (control) => {
+  if (control.closest("[data-tip], [title]")) return true;
+  const text = (control.querySelector(".token-name") ?? control).textContent;
+  const label = (control.ariaLabel ?? text).replaceAll(/L\\d+/g, "L0").replaceAll(/H\\d+/g, "H1");
+  return label && panel.includes(label);
+};
+return [...document.querySelectorAll("button, input, select")]
+  .filter((control) => !isExplained(control)).map((control) => control.outerHTML);"""
+
 
 def small_run(name: str = "run a", **others: Any) -> Mapping[str, Any]:
     sizes = {"labels": LABELS, "layers": LAYERS, "heads": HEADS, "steps": STEPS}
@@ -133,6 +143,10 @@ class Page:
     def chosen(self, label: str) -> str:
         """What is selected in a list."""
         return self.one(f"select[aria-label='{label}']").get_attribute("value")
+
+    def unexplained(self) -> list[str]:
+        """The controls without a tooltip whose label is not in the help panel either."""
+        return self.script(UNEXPLAINED)
 
     def assert_cells(
         self,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from viewer_data import uniform_metrics
 
-from benchmarks.pages import head_names, metrics
+from benchmarks.pages import glossary, head_names, metrics
 from headscope.analysis import head_types as names
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform
@@ -88,13 +88,16 @@ def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
     described = head_names()
     plain = [names.GLOBAL, names.MIXED, names.NONE]
     assert list(described) == [*names.NARROW.values(), *names.BROAD.values(), *plain]
-    assert all(text.endswith(".") for text in [*metrics().values(), *described.values()])
     assert all(". A high value means" in text for text in metrics().values())
+    for table in glossary().values():  # the pages show the meanings as tooltips
+        for meaning, _ in table.values():
+            assert meaning.endswith(".")
+            assert not re.search(r"[=^|/]|sum\(|\bln\b", meaning)
 
 
 def test_the_thresholds_in_the_glossary_are_the_defaults():
     keys = {name: key for key, name in [*names.NARROW.items(), *names.BROAD.items()]}
     keys |= {names.GLOBAL: "spread", names.MIXED: "spread", names.NONE: "even"}
-    for name, text in head_names().items():
+    for name, (_, condition) in glossary()["Names of heads"].items():
         value = getattr(Thresholds, keys[name])
-        assert re.search(rf"(at least|below) ({value}|{value:.0%})(?![\d.]*\d)", text), name
+        assert re.search(rf"(at least|below) ({value}|{value:.0%})(?![\d.]*\d)", condition), name

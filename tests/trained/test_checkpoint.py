@@ -77,6 +77,21 @@ def test_find_takes_a_file_a_run_or_the_newest_run(tmp_path):
         checkpoint.read(tmp_path / "ckpt.pt")
 
 
+def test_a_finished_run_is_found_before_one_that_still_trains(tmp_path, capsys):
+    runs = trains, *others = [tmp_path / name for name in ("trains", "sweep/new", "old")]
+    for age, run in enumerate(runs):
+        (run / "checkpoints").mkdir(parents=True)
+        save(content()[0], file := run / "checkpoints/last.safetensors")
+        os.utime(file, (1e9 - age, 1e9 - age))
+    (tmp_path / "latest").write_text("trains\n")
+    assert checkpoint.find(None, outputs=tmp_path).parents[1] == trains
+    for run in (*reversed(others), trains):
+        (run / "summary.json").touch()
+        assert checkpoint.find(None, key="other", outputs=tmp_path).parents[1] == run
+        said = capsys.readouterr().err
+        assert said.count(f"finished run, {run} (or give other={trains})\n") == (run != trains)
+
+
 def test_without_latest_the_run_with_the_newest_checkpoint_is_found(tmp_path, capsys):
     runs = [tmp_path / name for name in ("b", "sweep/c", "a")]
     for age, run in enumerate(runs):

@@ -42,6 +42,8 @@ def test_train_evaluate_sample_and_start_from_its_weights(script, speeches):
     [store] = Path("data").glob("*/")
     tokens = open_store(store).validation[1:].tolist()
     counts = Counter(tokens)
+    [example] = headscope.load(run / "checkpoints/best.safetensors").examples
+    assert example in open_store(store).tokenizer.decode(tokens)
     unigram = -sum(n / len(tokens) * math.log(n / len(tokens)) for n in counts.values())
     assert found["val_loss"] < unigram - 0.5
 

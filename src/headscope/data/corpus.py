@@ -71,8 +71,7 @@ class Corpus(ABC):
     probe_text: str | None = None
     """A text on which to show attention, or None for the beginning of the validation split."""
     examples: Sequence[str] = ()
-    """Texts that explore starts with, or none for the beginning of a sentence of the validation
-    split."""
+    """Up to three short texts for explore; if none, it shows a sentence of the validation split."""
     max_tokens: int | None = None
     """The maximum number of training tokens, or None for all."""
     answer_after: str | None = None
@@ -218,7 +217,7 @@ class TinyShakespeare(Corpus):
     """
 
     name = "tinyshakespeare"
-    examples = ("First Citizen:\nBefore we proceed any further, hear me", "O Romeo, Romeo! wherefore")
+    examples = ("First Citizen:\nBefore we proceed any further, hear me", "O Romeo, Romeo!")
     url = (
         "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
     )

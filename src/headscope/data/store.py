@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 
 from headscope.data.corpus import SPLITS, Corpus
 from headscope.data.encode import EncodedCorpus, Track, token_dtype
-from headscope.data.tokenizer import Tokenizer, splits_letters
+from headscope.data.tokenizer import Tokenizer, splits_characters
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
 from headscope.files import parse_json, replacing, write_atomically
@@ -106,11 +106,8 @@ def prepare_store(
                 scratch.rename(folder)
     own = next((maker for maker in makers if isinstance(maker, type)), None)
     store = open_store(folder, fingerprint=fingerprint, own=own)
-    if splits_letters(store.tokenizer, store.tokenizer.decode(store.train[:16384])):
-        say(
-            "the tokenizer needs several tokens for most letters of this text: tokenizer=char has "
-            "one for each"
-        )
+    if splits_characters(store.tokenizer, store.tokenizer.decode(store.train[:16384])):
+        say("the tokenizer needs several tokens per character of this text: try tokenizer=char")
     return store
 
 

@@ -7,7 +7,6 @@ for the tokenizers of imported models that tiktoken cannot express.
 
 import copy
 import json
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -30,9 +29,6 @@ PATTERNS = {"byte": r"(?s).", "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
 other pattern, because matching a malicious pattern could take forever."""
 
 CODE_POINTS = sys.maxunicode + 1
-
-LETTERS, OTHER_LETTERS = (re.compile(rf"[^\W\d_{latin}]+") for latin in ("", r"\0-\u036f"))
-"""Words, and words of other scripts than Latin, whose letters come first in Unicode."""
 
 
 class Tokenizer(ABC):
@@ -268,15 +264,12 @@ class CharTokenizer(Tokenizer):
         return state if self.special_tokens else state | {"special_tokens": False}
 
 
-def splits_letters(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether the tokenizer needs more than 1.5 tokens per letter of other scripts than Latin, as
-    BPE trained on English does for Chinese, if these are at least a quarter of all letters. Reads
-    the beginning of a long text. False for `char` and `byte`, which are chosen for what they do."""
-    words, other = (pattern.findall(text[:4096]) for pattern in (LETTERS, OTHER_LETTERS))
-    letters, count = (sum(map(len, found)) for found in (words, other))
-    if tokenizer.name in ("char", "byte") or 4 * count < max(1, letters):
-        return False
-    return sum(len(tokenizer.encode(word)) for word in other) > 1.5 * count
+def splits_characters(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the tokenizer has clearly more tokens than characters for the beginning of a text, as
+    a BPE trained on English has for Chinese. Never for `byte`, which is chosen for that."""
+    text = text[:4096]
+    # A single accented letter or emoji does not count.
+    return tokenizer.name != "byte" and len(tokenizer.encode(text)) > 1.2 * len(text) + 3
 
 
 def code_points(text: str) -> np.ndarray:

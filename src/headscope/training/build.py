@@ -102,13 +102,10 @@ def build(
         objects += [type(each).__name__ for each in loggers]
     added = [*config.added(), *objects]
     contents = checkpoint.contents(
-        config,
-        module.tokenizer,
-        data.store.name,
-        precision_of(config.trainer),
-        answers,
-        examples_of(corpus, data.store),
-    ) | {"added": added}
+        config, module.tokenizer, data.store.name, precision_of(config.trainer), answers
+    )
+    examples = examples_of(corpus, module.tokenizer, data.store.validation)
+    contents |= {"added": added, "examples": examples}
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
     trainer = build_trainer(config, folder, every, logs, processes, contents)

@@ -18,7 +18,7 @@ from refusals import refused
 from viewer_data import Elements, decoded
 
 from headscope.analysis.patching import LogitDifference, patch_heads
-from headscope.data.tokenizer import char
+from headscope.data.tokenizer import bpe, char
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
 from headscope.show.explore.models import MAX_STEPS, Models
@@ -310,10 +310,12 @@ def test_another_model_and_kept_steps_are_offered_by_the_step_in_the_file(tmp_pa
         saved(folder, "model.layers=2")  # at step 7
     file = kept / f"step_{number:06}.safetensors"
     copy_at_step(kept / "best.safetensors", file, stored)
+    copy_at_step(kept / "best.safetensors", kept / "last.safetensors", 850)
     (kept / "step_000999.safetensors").write_bytes(b"damaged")
     explorer = Explorer(Models(str(tmp_path / "one"), str(tmp_path / "two"), "cpu"))
     listed = {each["name"]: each for each in ask(explorer, "open", model="this")["models"]}
     assert [*listed] == ["this", f"this@{number}", "this@999", "other"]
+    assert [listed[name]["last"] for name in ("this", "other")] == [850, None]
     noted, about = listed[f"this@{number}"], ask(explorer, "open", model=f"this@{number}")
     assert (file.name in noted["title"]) == (number != stored)
     assert (noted["title"], noted["step"]) == (about["title"], about["step"])
@@ -322,6 +324,12 @@ def test_another_model_and_kept_steps_are_offered_by_the_step_in_the_file(tmp_pa
         assert ask(explorer, "read", text=TEXT, model=name)["loss"] > 0
     with refused("step_000999.safetensors"):
         ask(explorer, "open", model="this@999")
+
+
+def test_a_text_whose_characters_need_several_tokens_is_reported(explorers):
+    explorer = explorers("model.layers=1", bpe(["We the people " * 9], vocab_size=300))
+    assert not ask(explorer, "read", text=TEXT)["split"]
+    assert ask(explorer, "read", text="\u9053\u53ef\u9053")["split"]
 
 
 def test_a_run_that_saves_newer_weights_does_not_change_what_is_shown(tmp_path):

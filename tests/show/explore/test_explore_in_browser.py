@@ -353,8 +353,9 @@ def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
     page.browser.get_log("browser")  # the server has refused top_k=0
 
 
-def test_every_control_has_a_name(page: ExplorePage, addresses: Any) -> None:
+def test_every_control_has_a_name_and_an_explanation(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1", x_other="other")
+    assert page.unexplained() == []
     page.browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     kinds = ("button", "combobox", "textbox", "slider", "radio", "spinbutton")

@@ -19,6 +19,7 @@ from viewer_page import (
     small_run,
 )
 
+from benchmarks.pages import head_names, metrics
 from headscope.show.viewer.page import attention_page
 
 LOOKS = "“·of” looks at “·state” 0.90"
@@ -264,6 +265,7 @@ def test_every_metric_has_its_uniform_value_and_an_explanation(page):
     rows = page.all(".metrics-card tbody tr")
     assert [row.is_displayed() for row in rows].count(True) == 3
     page.one(".metrics-card .fold").click()
+    page.leave()  # the pointer would close the tooltips
     for row, (name, uniform_value) in zip(rows, history["uniform"].items(), strict=True):
         *words, value, even = row.text.split()
         assert words == name.split("_")
@@ -273,6 +275,21 @@ def test_every_metric_has_its_uniform_value_and_an_explanation(page):
         assert "A high value means" in term.get_attribute("aria-description")
         page.script("arguments[0].focus()", term)
         assert page.text(".tip") == term.get_attribute("aria-description")
+
+
+@pytest.mark.parametrize("by_keyboard", [True, False])
+def test_help_has_the_glossary_and_explains_every_control(opened, by_keyboard):
+    page = opened(small_run(), small_run("b"), state="token=2")
+    assert page.unexplained() == []
+    help_button = page.one("header [aria-label=Help]")
+    page.script("arguments[0].focus()", help_button)
+    page.press(Keys.ENTER) if by_keyboard else page.click(help_button)
+    terms = {each.text for each in page.all("dialog dt")}
+    assert terms > {name.replace("_", " ") for name in [*metrics(), *head_names()]}
+    page.press(Keys.ARROW_LEFT, Keys.ESCAPE)
+    assert not page.one("dialog").is_displayed()
+    assert page.tokens[2].get_attribute("aria-pressed") == "true"  # Esc and ← act on the panel only
+    assert page.moment.startswith("step 1,000 ")
 
 
 def test_a_notice_says_what_is_not_shown(opened):

@@ -39,9 +39,12 @@ class OpenModel:
     passes: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
 
     @cached_property
-    def own_texts(self) -> torch.Tensor:
-        """Texts that the model has written (N, T), on which its heads are measured. The training
-        text would be better, but it may not be on this machine."""
+    def statistics(self) -> HeadStatistics:
+        """The metrics and names of all heads, as they were measured when the run ended. If they
+        were not, they are measured on texts that the model writes and, for induction, on repeated
+        random texts. The training text would be better, but it may not be on this machine."""
+        if stored := self.loaded.stored_statistics():
+            return stored
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         tokens, length = (512, 64) if model.parameter_count() < LARGE else (256, 16)
         length = min(length, model.block_size)
@@ -53,18 +56,10 @@ class OpenModel:
             seeds=range(texts),
             temperature=0.8,
         )
-        return torch.tensor(list(steps)).T
-
-    @cached_property
-    def statistics(self) -> HeadStatistics:
-        """The metrics and names of all heads, as they were measured when the run ended. If they
-        were not, they are measured on `own_texts` and, for induction, on repeated random texts."""
-        if stored := self.loaded.stored_statistics():
-            return stored
-        model, kinds = self.loaded.model, classify_vocabulary(self.loaded.tokenizer)
+        written, kinds = torch.tensor(list(steps)).T, classify_vocabulary(tokenizer)
         repeats = repeat_probe(model, kinds, BATCH_SIZE)
         source = "texts that the model wrote"
-        return measure_heads(model, self.own_texts, source=source, kinds=kinds, repeats=repeats)
+        return measure_heads(model, written, source=source, kinds=kinds, repeats=repeats)
 
     @cached_property
     def labels(self) -> list[str]:

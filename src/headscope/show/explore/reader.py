@@ -16,7 +16,7 @@ from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.page import shown_run
 from headscope.analysis.reading import Reading as TextReading
 from headscope.data.labels import visible
-from headscope.data.tokenizer import CharTokenizer, splits_letters
+from headscope.data.tokenizer import CharTokenizer, splits_characters
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
@@ -133,7 +133,7 @@ class Reader:
             "same": encode(chosen.loaded, written, None).every == text.every,
             "ids": text.every,
             "unknown": text.unknown,
-            "split": splits_letters(chosen.loaded.tokenizer, written),
+            "split": splits_characters(chosen.loaded.tokenizer, written),
             "loss": reading.loss(),
             "position": position,
             "target": chosen.named(target),

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headscope.config.parse import parse
 from headscope.config.training import PRECISIONS, TrainConfig
-from headscope.data.examples import MAX_EXAMPLES, is_example
+from headscope.data.examples import MAX_BYTES, MAX_EXAMPLES
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import cannot_write, new_file
@@ -48,10 +48,8 @@ def contents(
     store: str,
     precision: str,
     answers: Answers | None = None,
-    examples: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The plain data of a checkpoint. `store` is the name of the token store, and `examples` are
-    texts that explore starts with."""
+    """The plain data of a checkpoint. `store` is the name of the token store."""
     return {
         "format": FORMAT,
         "config": config.kept(),
@@ -60,7 +58,7 @@ def contents(
         "store": store,
         "precision": precision,
         "answers": answers and asdict(answers),
-        "examples": [*examples],
+        "examples": [],  # a run replaces them
     }
 
 
@@ -204,7 +202,7 @@ def plain_data(text: str | None) -> dict[str, Any]:
     data = json.loads(text[8:])
     if data["format"] != FORMAT:
         raise ValueError("it was written by another version of headscope")
-    data.setdefault("examples", [])  # an earlier version wrote none
+    data.setdefault("examples", [])  # older files have none
     for key, kind in KINDS.items():
         if type(data[key]) is not kind:
             raise ValueError(f"its entry {key} has the wrong type")
@@ -212,8 +210,9 @@ def plain_data(text: str | None) -> dict[str, Any]:
         raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
     if data["answers"] is not None:
         parse(Answers, data["answers"], "answers")
-    if len(data["examples"]) > MAX_EXAMPLES or not all(map(is_example, data["examples"])):
-        raise ValueError("its entry examples is not a list of a few short texts")
+    long = [text for text in data["examples"] if len(text.encode()) > MAX_BYTES]
+    if long or len(data["examples"]) > MAX_EXAMPLES:
+        raise ValueError("its examples are too many, or too long")
     if data["precision"] not in PRECISIONS:
         raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
     return data

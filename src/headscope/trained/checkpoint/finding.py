@@ -64,33 +64,30 @@ def warn(line: str) -> None:
 
 
 def newest_run(outputs: Path, key: str) -> Path:
-    """The run that `outputs/latest` names or, if this has no summary.json, because it still trains
-    or was stopped, the newest run that has one. Without the file `latest`, the run with the newest
-    checkpoint. A line reports which other run is used. Raises UserError if there is no run."""
+    """The run that `outputs/latest` names or, if this still trains or was stopped, the finished run
+    with the newest checkpoint, if there is one. Without the file, the run with the newest
+    checkpoint. A line reports a run that `latest` does not name. Raises UserError if there is none.
+    """
     latest = outputs / "latest"
+    saved = outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}")  # best and last
+    newest_first = sorted(saved, key=lambda file: -file.stat().st_mtime)
+    runs = [file.parents[1] for file in newest_first]
     if latest.is_file():
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
-        path = outputs / name
-        if not name or not path.is_dir():
+        named = outputs / name
+        if not name or not named.is_dir():
             raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
-        if (path / "summary.json").is_file():
-            return path
-        summaries = outputs.glob("**/summary.json")
-        finished = [file for file in summaries if (file.parent / "checkpoints").is_dir()]
-        if not finished:
-            return path
-        newest = max(finished, key=lambda file: file.stat().st_mtime).parent
-        use = f"using the newest finished run, {newest} (or give {key}={path})"
-        warn(f"{path} has not finished: {use}")
-        return newest
-    saved = [*outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}")]  # best and last
-    if not saved:
+        finished = (run for run in (named, *runs) if (run / "summary.json").is_file())
+        path = next(finished, named)
+        if path != named:
+            use = f"using the newest finished run, {path} (or give {key}={named})"
+            warn(f"{named} has not finished: {use}")
+        return path
+    if not runs:
         advice = f"train one with {command('train')}, or give {key}="
         raise UserError(f"there is no run in {outputs}/ yet: {advice}")
-    path = max(saved, key=lambda file: file.stat().st_mtime).parents[1]
-    line = f"{latest} does not exist: using the newest run, {path} (or give {key}=)"
-    warn(line)
-    return path
+    warn(f"{latest} does not exist: using the newest run, {runs[0]} (or give {key}=)")
+    return runs[0]
 
 
 def without_checkpoint(folder: Path) -> str:

@@ -18,7 +18,7 @@ export function createBars(parent, actions) {
   function showRow({ id, label, probability, sampled, other }, answer, compared, otherModel) {
     const row = make(rows, "div", { class: "bar-row" });
     row.classList.toggle("cut", sampled === 0);
-    make(row, "button", { type: "button", class: "pick token-name", dir: "auto", "aria-label": TEXTS.pick(label),
+    make(row, "button", { type: "button", class: "pick token-name", dir: "auto", title: TEXTS.pick(label),
                           click: () => actions.pick(id, answer) }, label);
     const bars = make(row, "span", { class: "pair" });
     if (compared) addShare(bars, "reference", other);

@@ -1,6 +1,6 @@
 // Controls that several panels of the page have.
 
-import { make } from "./viewer/dom.js";
+import { explainControl, make } from "./viewer/dom.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** A labelled field for a number. An empty field is null if `optional`. Returns a function that shows
@@ -8,6 +8,7 @@ import { EXPLORE as TEXTS } from "./viewer/texts.js";
 export function numberField(parent, { label, optional, change, ...limits }) {
   const box = make(parent, "label", { class: "number" }, `${label} `);
   const field = make(box, "input", { type: "number", placeholder: optional && TEXTS.off, ...limits });
+  explainControl(field, label);
   field.addEventListener("change", () => {
     const empty = field.value === "";
     if (field.checkValidity() && (optional || !empty)) change(empty ? null : Number(field.value));
@@ -19,7 +20,7 @@ export function numberField(parent, { label, optional, change, ...limits }) {
 }
 
 export const button = (parent, text, click, attributes) =>
-  make(parent, "button", { type: "button", class: "action", click, ...attributes }, text);
+  explainControl(make(parent, "button", { type: "button", class: "action", click, ...attributes }, text), text);
 
 /** Disables or enables a button. The focus moves to `next` if it would be lost. */
 export function disable(element, disabled, next) {

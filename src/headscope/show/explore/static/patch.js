@@ -1,6 +1,6 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
-import { explain, fill, labelled, make } from "./viewer/dom.js";
+import { explain, explainControl, fill, labelled, make } from "./viewer/dom.js";
 import { api } from "./api.js";
 import { button, markUnknown, redraw } from "./controls.js";
 import { textField } from "./editor.js";
@@ -20,9 +20,11 @@ export function createPatch(parent, actions) {
   const notes = make(section, "p", { class: "notes" });
   const body = make(section, "div", { class: "patched" });
   const pairs = make(body, "div", { class: "token-pairs", role: "group", "aria-label": TEXTS.positions });
+  explainControl(pairs, TEXTS.positions);
   const buttons = make(body, "div", { class: "buttons" });
   const here = button(buttons, "", () => copy(position));
   const everywhere = button(buttons, "", () => copy(null));
+  for (const control of [here, everywhere]) explainControl(control, TEXTS.copy);
   button(buttons, TEXTS.everyHead, () => update(true));
   const chips = make(body, "p", { class: "chips" });
   const answers = make(body, "div", { class: "buttons" });
@@ -133,7 +135,7 @@ export function createPatch(parent, actions) {
       redraw(chips, () => {
         for (const copied of state.copies) {
           const where = copied.position === null ? TEXTS.allPositions : TEXTS.at(copied.position);
-          button(chips, `${copied.head} ${where} ×`, () => remove(copied), { class: "chip" });
+          button(chips, `${copied.head} ${where} ×`, () => remove(copied), { class: "chip", title: TEXTS.removeCopy });
         }
       }, here);
       update();

@@ -1,6 +1,6 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
-import { explain, make, radios } from "./viewer/dom.js";
+import { explain, explainControl, make, radios } from "./viewer/dom.js";
 import { EMPTY, switchesOf } from "./address.js";
 import { button, disable, redraw } from "./controls.js";
 import { percentText } from "./viewer/next.js";
@@ -48,6 +48,7 @@ export function createSwitches(parent, actions) {
     const off = inLayer().every((head) => wayOf(head) === "zero");
     set(inLayer(), off ? "on" : "zero");
   });
+  explainControl(alone, "alone");
   const reset = button(buttons, TEXTS.allOn, () => actions.change(ALL_ON, true));
   const effect = make(section, "p", { class: "effect", role: "status" });
   const loss = make(section, "p", { class: "quiet loss-change" });
@@ -125,7 +126,7 @@ export function createSwitches(parent, actions) {
       redraw(chips, () => {
         for (const { text, heads } of groups.slice(0, CHIPS)) {
           button(chips, `${text} ×`, () => set(heads, "on"),
-            { class: "chip", "aria-label": TEXTS.switchOn(heads.join(", ")) });
+            { class: "chip", title: TEXTS.switchOn(heads.join(", ")) });
         }
       }, alone);
       if (groups.length > CHIPS) chips.append(TEXTS.more(groups.length - CHIPS));

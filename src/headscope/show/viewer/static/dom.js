@@ -1,6 +1,10 @@
 // Elements, fields of forms, and the tooltip. Texts are inserted only as textContent or as attributes,
 // never as HTML.
 
+import { EXPLORE_WORDS, WORDS } from "./glossary.js";
+
+const MEANINGS = Object.entries({ ...WORDS, ...EXPLORE_WORDS }); // of one or more words
+
 /** Sets attributes of an element, or removes those that are undefined. A function listens to the event
     with its name. */
 export function set(element, attributes) {
@@ -46,7 +50,7 @@ export function oncePerFrame(work) {
 
 /** A field with a label, which is its parent element. */
 export function labelled(parent, text, tag = "select", attributes = {}) {
-  return make(make(parent, "label", {}, `${text} `), tag, { "aria-label": text, ...attributes });
+  return explainControl(make(make(parent, "label", {}, `${text} `), tag, { "aria-label": text, ...attributes }), text);
 }
 
 /** Sets the options of a select, groups {label: [[value, text]]}, only if they changed, and its value. */
@@ -69,6 +73,7 @@ export function radios(parent, name, options, choose) {
     const label = make(parent, "label");
     const radio = make(label, "input", { type: "radio", name, value, change: () => choose(value) });
     label.append(text);
+    explainControl(radio, text);
     return radio;
   });
   return (chosen) => made.forEach((radio) => { radio.checked = radio.value === chosen; });
@@ -79,13 +84,24 @@ export function explain(element, text) {
   set(element, { "data-tip": text, "aria-description": text, tabindex: text === undefined ? undefined : 0 });
 }
 
+/** Explains a control, in its tooltip, by what the glossary says of its `label`, if anything. Returns the control. */
+export function explainControl(control, label) {
+  const text = MEANINGS.find(([words]) => words.split(", ").includes(label))?.[1];
+  set(control.closest("label") ?? control, { "data-tip": text });
+  set(control, { "aria-description": text });
+  return control;
+}
+
 /** Shows the texts of `explain` for all elements inside `root` in one tooltip, on hover and on keyboard
     focus. It is also read to screen readers. */
 export function createTooltip(root) {
   const tip = make(root, "div", { class: "tip", "aria-hidden": "true", hidden: "" });
 
   function open(event) {
+    const isPressed = event.target.matches?.(":is(button, input, select):is(:active, :not(:focus-visible))");
+    if (event.type === "focusin" && isPressed) return; // not over what the control changes
     const term = event.target.closest?.("[data-tip]");
+    tip.classList.toggle("late", event.type === "pointerover");
     tip.hidden = !term;
     if (tip.hidden) return;
     tip.textContent = term.dataset.tip;
@@ -99,6 +115,6 @@ export function createTooltip(root) {
   }
 
   const close = () => { tip.hidden = true; };
-  set(root, { pointerover: open, focusin: open, focusout: close, pointerleave: close });
+  set(root, { pointerover: open, focusin: open, focusout: close, pointerleave: close, pointerdown: close });
   document.addEventListener("keydown", ({ key }) => { if (key === "Escape") close(); });
 }

@@ -1,7 +1,7 @@
 // The table of metrics of the opened head.
 
 import { card, explain, make, own, set, write } from "./dom.js";
-import { HEAD_NAMES, METRICS } from "./glossary.js";
+import { HEAD_NAMES, METRICS, WORDS } from "./glossary.js";
 import { metricOf } from "./names.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
@@ -25,7 +25,7 @@ export function createMetrics(parent) {
   const columns = make(make(table, "thead"), "tr");
   const heads = ["", "", "compared", ""].map((name) => make(columns, "th", { scope: "col", class: name }));
   heads[3].textContent = TEXTS.uniform;
-  explain(heads[3], TEXTS.aboutUniform);
+  explain(heads[3], WORDS.uniform);
   const body = make(table, "tbody");
   const fold = make(section, "button", { type: "button", class: "fold", click: () => showRows(!all) }, TEXTS.all);
   let all = false; // whether all metrics are shown

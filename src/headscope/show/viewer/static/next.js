@@ -4,6 +4,7 @@
 import { drawAxis, drawLine, heightIn, sizedInCss } from "./canvas.js";
 import { xsOf } from "./chart.js";
 import { card, explain, make, set } from "./dom.js";
+import { WORDS } from "./glossary.js";
 import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
 import { headName } from "./state.js";
 import { NEXT as TEXTS } from "./texts.js";
@@ -64,19 +65,19 @@ export function createNext(parent, actions) {
   const section = card(parent, "next-card", TEXTS.title);
   const hint = make(section, "p", { class: "quiet" });
   const blocks = make(section, "div", { class: "blocks" });
-  const block = (name, title = "") => {
+  const block = (name, about, title = "") => {
     const box = make(blocks, "div", { class: name });
     const line = make(box, "h4");
     const heading = make(line, "span", {}, title);
     const more = make(line, "span", { class: "quiet" });
-    explain(heading, TEXTS.about[name]);
+    explain(heading, about);
     return { box, heading, more, rows: make(box, "div", { class: "rows" }) };
   };
-  const steps = block("steps", TEXTS.steps);
-  const likely = block("likely", TEXTS.likely);
-  const lens = block("lens", TEXTS.lens);
-  const heads = block("heads");
-  const raised = block("raised");
+  const steps = block("steps", TEXTS.about.steps, TEXTS.steps);
+  const likely = block("likely", TEXTS.about.likely, TEXTS.likely);
+  const lens = block("lens", WORDS["logit lens"], TEXTS.lens);
+  const heads = block("heads", WORDS["direct effect"]);
+  const raised = block("raised", TEXTS.about.raised);
   const canvas = make(steps.rows, "canvas", { role: "img" });
   let current = null;
 

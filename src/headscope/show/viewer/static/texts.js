@@ -13,14 +13,28 @@ export const COMMON = {
   minus: "minus",
 };
 
+export const HELP = {
+  title: "Help",
+  close: "Close",
+  about: {
+    explore: "Type a text: “Next token” has what the model expects after it, and “Which part decides” the heads "
+      + "without which it would say something else. Switch such a head off, and see the prediction change. ▶ Write "
+      + "continues the text, ■ Stop ends this, and Undo takes back an action. One token on and One token back are "
+      + "single steps.",
+    heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a "
+      + "head to open its large map, with one row per query and one column per key.",
+    tokens: "Click a token of the text: the colours show where it looks and who looks at it. The page then says what "
+      + "the model predicts after this token, and what each layer and each head adds.",
+    point: "Point at a word with a dotted line or at a control to read what it means. Esc closes this panel.",
+  },
+  lists: { words: "Words and signs", explore: "Controls of this page", names: "Names of heads", metrics: "Metrics" },
+};
+
 export const VIEWER = {
   noRuns: "No run has attention data. Train one with headscope and its TensorBoard logger; "
     + "callbacks.attention.steps sets how many steps are logged.",
-  score: "The value of the metric that decides the name. For a mixed head, this is `unevenness`.",
   shortened: (shown, all) => `Shows the first ${shown.toLocaleString(LOCALE)} of ${count(all, "token")}, `
     + "because the size of a snapshot is limited.",
-  uncertain: "The name is uncertain: another text might give another name, because a metric is near its "
-    + "threshold.",
   size: ({ layers, heads, tokens, steps, measured, measuredOn }) => [
     count(layers, "layer"), `${count(heads, "head")} each`, count(tokens, "token"), steps && count(steps, "step"),
     measured && `names and metrics from ${count(measured, "token")} of ${measuredOn}`,
@@ -77,7 +91,7 @@ export const TIMELINE = {
   title: "Timeline",
   play: "▶ Play",
   pause: "❚❚ Pause",
-  step: "step ",
+  step: "step",
   metric: "metric ",
   metricOf: "metric of the timeline",
   trainingStep: "training step",
@@ -135,8 +149,6 @@ export const METRICS = {
   value: "value",
   uniform: "uniform",
   all: "All metrics",
-  aboutUniform: "The value of the metric for attention that gives every visible token the same weight, "
-    + "as in an untrained model.",
 };
 
 export const NEXT = {
@@ -148,11 +160,6 @@ export const NEXT = {
     steps: "The probability of the token that follows, after the last layer, over the steps.",
     likely: "The tokens with the largest probabilities after the selected token. ✓ marks the one that "
       + "follows in the text.",
-    lens: "The logit lens: what the final norm and the output head make of the residual stream before "
-      + "each layer and after the last one. A row has the most likely token and, as a bar, the "
-      + "probability of the token that follows.",
-    heads: "Direct effect: what each head adds to the logit of the token that follows, minus what it "
-      + "adds on average to all tokens. What a head does through later layers is not included.",
     raised: "The tokens whose logits the opened head raises most at this token, by the same measure.",
   },
   click: "Click a token in the text: what the model expects after it, layer by layer, which head "
@@ -176,10 +183,8 @@ export const EXPLORE = {
   title: "headscope explore",
   noAnswer: "The server of this page does not answer. Is it still running?",
   refused: (status) => `The server answered with the error ${status}.`,
-  model: ({ title, step, last }) => {
-    const at = `step ${step.toLocaleString(LOCALE)}`;
-    return `${title}, ${last > step ? `best (${at} of ${last.toLocaleString(LOCALE)})` : at}`;
-  },
+  model: ({ title, step, last }) => `${title}, ${last > step ? "best (" : ""}step ${step.toLocaleString(LOCALE)}`
+    + (last > step ? ` of ${last.toLocaleString(LOCALE)})` : ""),
   thisModel: "this model",
   allHeadsOn: "all heads on",
   compared: "compared",
@@ -195,8 +200,7 @@ export const EXPLORE = {
   off: "off",
   cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
     + `${count(tokens, "token")}, from “${start}…” on. `,
-  split: "The tokenizer of this model needs several tokens for most of these letters. For such texts, train a "
-    + "model with tokenizer=char. ",
+  split: "The model needs several tokens for most of these characters. For such texts, train one with tokenizer=char. ",
   unknown: "The model does not know the marked characters and leaves them out: ",
 
   next: "Next token",
@@ -259,6 +263,8 @@ export const EXPLORE = {
   aboutPatch: "Copy what a head writes on another text with as many tokens, and see the answer change.",
   second: "Another text, such as yours with one name changed",
   positions: "Positions",
+  copy: "Copy",
+  removeCopy: "remove this copy",
   copyHere: (head, token, at) => `Copy ${head} at “${token}” (${at})`,
   copyAll: (head) => `Copy ${head} at all positions`,
   everyHead: "Try every head",

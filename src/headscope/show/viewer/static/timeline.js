@@ -5,7 +5,7 @@ import {
   drawLabelledLines, drawLoss, drawOtherLines, drawSteps, drawStrips, labelledHeads, markStrip, rangeOf, stripsOf,
   xsOf,
 } from "./chart.js";
-import { explain, fill, make, own, set } from "./dom.js";
+import { explain, fill, labelled, make, own, set } from "./dom.js";
 import { HEAD_NAMES, METRICS } from "./glossary.js";
 import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
@@ -21,8 +21,8 @@ export function createTimeline(parent, actions) {
   const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true, click: toggle },
     TEXTS.title);
   const play = make(controls, "button", { type: "button", class: "play", click: () => setPlaying(!playing) });
-  const field = make(make(controls, "label", {}, TEXTS.step), "input", { inputmode: "numeric", change: moveToTyped,
-                                                                         focus: () => field.select() });
+  const field = labelled(controls, TEXTS.step, "input", { inputmode: "numeric", change: moveToTyped,
+                                                          focus: () => field.select() });
   const chooser = make(controls, "label", { class: "chooser" }, TEXTS.metric);
   const select = make(chooser, "select", { "aria-label": TEXTS.metricOf,
                                            change: () => actions.change({ metric: select.value }) });

@@ -2,10 +2,12 @@
 
 import { createBar } from "./bar.js";
 import { createTooltip, explain, make, oncePerFrame, write } from "./dom.js";
-import { createMetrics } from "./metrics.js";
+import { WORDS } from "./glossary.js";
 import { createGrid } from "./grid.js";
+import { createHelp } from "./help.js";
 import { createLines } from "./lines.js";
 import { createMap } from "./map.js";
+import { createMetrics } from "./metrics.js";
 import { createNext } from "./next.js";
 import { modelOf, withWeights } from "./model.js";
 import { definitionOf, nameOf, scoreText } from "./names.js";
@@ -37,6 +39,7 @@ export function createViewer(root, { store, address, title, place, others, viewC
 
   const header = make(root, "header");
   if (title) make(header, "h1", { dir: "auto" }, title);
+  createHelp(header, Boolean(place));
   const size = make(header, "p", { class: "quiet" });
   const actions = { change, changeRun, move, open, point, keep };
   const bar = createBar(header, actions, others);
@@ -106,7 +109,7 @@ export function createViewer(root, { store, address, title, place, others, viewC
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !shown.model) return;
-    if (event.target.closest?.("select, input, textarea")) return;
+    if (event.target.closest?.("select, input, textarea") || header.querySelector("dialog[open]")) return;
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (by && shown.model.history.steps.length > 1) {
       event.preventDefault();
@@ -232,8 +235,8 @@ function createHead(heading, word) {
     if (box.hidden) return;
     head.textContent = text;
     name.textContent = nameOf(step, number);
-    explain(name, definitionOf(step.names[number]) + (step.uncertain[number] ? ` ${TEXTS.uncertain}` : ""));
+    explain(name, definitionOf(step.names[number]) + (step.uncertain[number] ? ` ${WORDS["name?"]}` : ""));
     score.textContent = scoreText(step, number);
-    explain(score, score.textContent ? TEXTS.score : undefined);
+    explain(score, score.textContent ? WORDS.score : undefined);
   };
 }
