@@ -49,6 +49,7 @@ export function createSwitches(parent, actions) {
     set(inLayer(), off ? "on" : "zero");
   });
   explainControl(alone, "alone");
+  explainControl(layer, "layer");
   const reset = button(buttons, TEXTS.allOn, () => actions.change(ALL_ON, true));
   const effect = make(section, "p", { class: "effect", role: "status" });
   const loss = make(section, "p", { class: "quiet loss-change" });

@@ -19,8 +19,7 @@ export const HELP = {
   about: {
     explore: "Type a text: “Next token” has what the model expects after it, and “Which part decides” the heads "
       + "without which it would say something else. Switch such a head off, and see the prediction change. ▶ Write "
-      + "continues the text, ■ Stop ends this, and Undo takes back an action. One token on and One token back are "
-      + "single steps.",
+      + "continues the text, and ■ Stop ends this.",
     heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a "
       + "head to open its large map, with one row per query and one column per key.",
     tokens: "Click a token of the text: the colours show where it looks and who looks at it. The page then says what "
