@@ -86,10 +86,6 @@ analysis/deciders.py
 - attended + new_fed
 + attended
 > analysis/test_what_heads_write.py::test_a_decider_is_a_part_that_is_switched_off
-# the layer after the one of the part is not computed again
-- model.blocks[layer + 1 :]
-+ model.blocks[layer + 2 :]
-> analysis/test_what_heads_write.py::test_a_decider_is_a_part_that_is_switched_off
 analysis/circuits.py
 # Q-composition reads with the keys
 - ways = {"q": (later.key, later.query), "k": (later.query, later.key)}

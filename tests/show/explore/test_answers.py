@@ -150,19 +150,14 @@ def test_switched_heads_are_those_of_ablate(explorer):
     assert answer["loss"] != ask(explorer, "read", text=TEXT)["loss"]
     with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
         assert_equal_to_direct(answer, loaded, -1)
+        deciders = loaded.deciders(TEXT, 2, 65, by="zero")
+    layers = ask(explorer, "deciders", text=TEXT, position=2, target=65, by="zero", **SWITCHES)
+    rows = [row for layer in layers for row in layer["rows"]]
+    assert sorted(rows, key=lambda row: row["without"]) == deciders
     written = ask(explorer, "write", text="We", max_new_tokens=5, temperature=0, **SWITCHES)
     with loaded.ablate(["L1H0"], by="mean", text="We"), loaded.ablate(["L0H0"]):
         expected = loaded.generate(loaded.tokens("We"), max_new_tokens=5)[2:]
     assert [each["id"] for each in written] == expected
-
-
-def test_the_stream_has_the_deciders_of_the_model_with_the_switched_heads(explorer):
-    loaded = loaded_of(explorer)
-    with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
-        expected = loaded.deciders(TEXT, 2, 65, by="zero")
-    layers = ask(explorer, "deciders", text=TEXT, position=2, target=65, by="zero", **SWITCHES)
-    rows = [row for layer in layers for row in layer["rows"]]
-    assert sorted(rows, key=lambda row: row["without"]) == expected
 
 
 @pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
