@@ -29,10 +29,11 @@ from headscope.show.explore.models import Models
 pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 MINUS = "\N{MINUS SIGN}"
 TEXT, OTHER = "When Mary and John", "When John and Mary"
-CORPORA = [
-    build_part(training_config(f"data={name}").data) for name in ("sotu", "repeats", "names")
+EXAMPLES = [
+    text
+    for name in ("sotu", "repeats", "names")
+    for text in build_part(training_config(f"data={name}").data, "data").examples
 ]
-EXAMPLES = [text for corpus in CORPORA for text in corpus.examples]
 
 
 @pytest.fixture(scope="module")

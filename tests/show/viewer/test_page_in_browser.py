@@ -211,9 +211,8 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     captions = [{"text": HOSTILE}, {"text": "back", "href": "index.html"}]
     page = opened(made, small_run("b"), captions=captions, start={"token": 2, "head": "L0H1"})
     assert [caption.text for caption in page.all(".caption")] == [HOSTILE, "back"]
-    assert (
-        page.heading.startswith("L0H1") and page.tokens[2].get_attribute("aria-pressed") == "true"
-    )
+    assert page.heading.startswith("L0H1")
+    assert page.tokens[2].get_attribute("aria-pressed") == "true"
     losses = ["–", *(f"{loss}.0" for loss in range(1, len(SHOWN)))]  # those of `measured`
     shown = [label + loss for label, loss in zip(SHOWN, losses, strict=True)]
     assert [token.get_attribute("textContent") for token in page.tokens] == shown

@@ -4,8 +4,8 @@
 import { switchesOf } from "./address.js";
 import { api } from "./api.js";
 import { button } from "./controls.js";
-import { keptSteps } from "./models.js";
-import { card, make } from "./viewer/dom.js";
+import { keptSteps, runOf } from "./models.js";
+import { card, make, radios } from "./viewer/dom.js";
 import { list, percentText } from "./viewer/next.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
@@ -27,6 +27,11 @@ export function createDeciders(parent, actions) {
   const section = card(parent, "deciders-card", TEXTS.deciders);
   const heading = section.querySelector("h3");
   const about = make(section, "p", { class: "quiet" });
+  const ways = make(section, "fieldset", { class: "views" });
+  const showBy = radios(ways, "by", { mean: TEXTS.ways.mean, zero: TEXTS.ways.zero }, (way) => {
+    by = way;
+    show(main);
+  });
   const partRows = make(section, "div", { class: "rows" });
   const find = button(section, TEXTS.findDeciders, () => run(find, findParts));
   const stepRows = make(section, "div", { class: "rows" });
@@ -35,6 +40,7 @@ export function createDeciders(parent, actions) {
   let main = null; // the reading that is asked about
   let asked = ""; // the text, the token and the switched heads
   let asking = null; // ends the newest request
+  let by = "mean"; // what replaces the output of a part
   let found = []; // what decides at the kept steps
 
   /** Runs the work of a button, which the next question ends, and says how it ends. */
@@ -55,7 +61,7 @@ export function createDeciders(parent, actions) {
   async function partsOf(model, signal, at = "") {
     const { request, about: { layers, parameters }, answer: { position, target } } = main;
     const parts = [];
-    for await (const { rows } of api.deciders({ ...request, model, position, target: target.id }, signal)) {
+    for await (const { rows } of api.deciders({ ...request, model, position, target: target.id, by }, signal)) {
       signal.throwIfAborted();
       parts.push(rows);
       if (at || parameters >= LARGE) status.textContent = at + TEXTS.layerOf(parts.length, layers);
@@ -100,24 +106,26 @@ export function createDeciders(parent, actions) {
     })));
   }
 
-  return {
-    show(newest) {
-      const { about: { name, parameters }, heads, request, answer: { ids, position, target, history } } = newest;
-      const question = JSON.stringify([name.split("@")[0], ids, position, target.id, switchesOf(request)]);
-      const isSame = question === asked && name === main.about.name;
-      if (question !== asked) found = [];
-      asked = question;
-      main = newest;
-      listSteps();
-      if (isSame) return;
-      asking?.abort();
-      const isShort = history.labels.length < 2;
-      about.textContent = isShort ? TEXTS.noMean : TEXTS.aboutDeciders + (heads.length ? TEXTS.withHeads(heads) : "");
-      status.textContent = "";
-      find.hidden = isShort || parameters < LARGE;
-      since.hidden = true;
-      if (!isShort && find.hidden) run(find, findParts);
-      else listParts([]);
-    },
-  };
+  function show(newest) {
+    const { about: { name, parameters }, heads, request, answer: { ids, position, target, history } } = newest;
+    const question = JSON.stringify([by, runOf(name), ids, position, target.id, switchesOf(request)]);
+    const isSame = question === asked && name === main.about.name;
+    if (question !== asked) found = [];
+    asked = question;
+    main = newest;
+    listSteps();
+    if (isSame) return;
+    asking?.abort();
+    const isShort = by === "mean" && history.labels.length < 2;
+    showBy(by);
+    about.textContent = isShort ? TEXTS.noMean
+      : TEXTS.aboutDeciders(TEXTS.replacements[by]) + (heads.length ? TEXTS.withHeads(heads) : "");
+    status.textContent = "";
+    find.hidden = isShort || parameters < LARGE;
+    since.hidden = true;
+    if (!isShort && find.hidden) run(find, findParts);
+    else listParts([]);
+  }
+
+  return { show };
 }

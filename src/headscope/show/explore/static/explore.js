@@ -6,10 +6,10 @@ import { createBars } from "./bars.js";
 import { make } from "./viewer/dom.js";
 import { createDeciders } from "./deciders.js";
 import { createEditor } from "./editor.js";
-import { createModels, keptSteps } from "./models.js";
+import { createModels, keptSteps, runOf } from "./models.js";
 import { createPatch } from "./patch.js";
 import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
-import { createStore, runOf, streamOf } from "./viewer/store.js";
+import { createStore, runOf as shownRun, streamOf } from "./viewer/store.js";
 import { createSwitches, switchedGroups } from "./switches.js";
 import { BAR, EXPLORE as TEXTS } from "./viewer/texts.js";
 import { createViewer } from "./viewer/viewer.js";
@@ -49,7 +49,7 @@ const left = make(document.body, "div", { class: "left" });
 const editor = createEditor(left, actions);
 const patch = createPatch(left, actions);
 const store = createStore({
-  runs: async () => readings().map(({ name, answer }) => runOf(name, "text", answer.history)),
+  runs: async () => readings().map(({ name, answer }) => shownRun(name, "text", answer.history)),
   history: async (run) => readings().find(({ name }) => name === run).answer.history,
   part,
 });
@@ -82,8 +82,9 @@ function change(changes, undoable = false) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = retyped = true;
   }
-  if ("model" in changes) follow = true; // another tokenizer may give other tokens
+  const before = runOf(state.model);
   state = { ...state, ...changes };
+  if (runOf(state.model) !== before) follow = true; // another tokenizer may give other tokens
   return update();
 }
 
@@ -92,7 +93,7 @@ function change(changes, undoable = false) {
 async function start({ text, second = "", head = null, early = false }) {
   chosen = head !== null;
   if (head) viewer.change({ head });
-  await change({ ...EMPTY, model: state.model.split("@")[0], text, second }, true);
+  await change({ ...EMPTY, model: runOf(state.model), text, second }, true);
   if (early) await change({ model: keptSteps(main.about)[0].name, target: main.answer.target.id });
 }
 
@@ -225,7 +226,7 @@ function show(newest, other) {
   switches.show(state, main, reference, view.head);
   deciders.show(main);
   patch.show(state, main, view);
-  const [shape, otherShape] = readings().map(({ answer }) => runOf("", "", answer.history).shapes[0]);
+  const [shape, otherShape] = readings().map(({ answer }) => shownRun("", "", answer.history).shapes[0]);
   const comparable = shape === otherShape;
   let compare = comparable || !view.compare.startsWith("run:") ? view.compare : "";
   if (changed && comparable) compare = `run:${reference.name}`;

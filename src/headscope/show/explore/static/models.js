@@ -5,10 +5,12 @@ import { explain, fill, labelled, make } from "./viewer/dom.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
+/** The run of a model, or of a kept step such as this@100. */
+export const runOf = (name) => name.split("@")[0];
+
 /** The kept steps of the run of a model and its checkpoint, by step. */
 export function keptSteps({ name, models }) {
-  const runOf = (model) => model.name.split("@")[0];
-  const own = models.filter((model) => runOf(model) === runOf({ name }));
+  const own = models.filter((model) => runOf(model.name) === runOf(name));
   const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;
   return own.filter(isFirst).sort((a, b) => a.step - b.step);
 }

@@ -230,7 +230,8 @@ export const EXPLORE = {
 
   deciders: "Which part decides",
   decidersOf: (token) => ["Which part decides “", token, "”"],
-  aboutDeciders: "Its probability, and the one when the output of a part is replaced by its mean over the text.",
+  aboutDeciders: (by) => `Its probability, and the one when the output of a part is replaced by ${by}.`,
+  replacements: { mean: "its mean over the text", zero: "zero" },
   withHeads: (heads) => ` Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
