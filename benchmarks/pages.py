@@ -28,6 +28,16 @@ from headscope.files import write_atomically
 from headscope.show.viewer.page import attention_page
 from headscope.trained.checkpoint import build_model
 
+CAPTIONS = (
+    {"text": "← The documentation of headscope", "href": "index.html"},
+    {
+        "text": "The attention heads of a small model of English, which was trained for two "
+        "minutes. Press Play to see them form. Click a head, and point at a token: where does it "
+        "look? “?” explains the words."
+    },
+)
+"""The lines above the demo: the way back, and what it shows."""
+
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "docs" / "demo.html"
 
@@ -181,46 +191,34 @@ def glossary() -> dict[str, dict[str, tuple[str, str]]]:
     its definition or condition, or ""."""
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     sections = (section.split("\n", 1) for section in text.split("\n## ")[1:])
-    row = re.compile(r"^\| (`.+?`) \| ([^|]+) \|(?: (.*)\|)?$", re.M)
+    row = re.compile(r"^\| `(.+?)` \| ([^|]+) \|(?: (.*)\|)?$", re.M)
+    rows = {title: row.findall(rest) for title, rest in sections}
     return {
-        title: {
-            names.replace("`", ""): (meaning, more) for names, meaning, more in row.findall(rest)
-        }
-        for title, rest in sections
+        title: {names.replace("`", ""): (meaning, more) for names, meaning, more in found}
+        for title, found in rows.items()
     }
 
 
-def metrics() -> dict[str, str]:
-    """What each metric means."""
-    *of_metrics, _, _, _ = glossary().values()
-    return {name: meaning for table in of_metrics for name, (meaning, _) in table.items()}
-
-
-def meanings(title: str) -> dict[str, str]:
-    """The first two columns of a table of docs/glossary.md."""
-    return {name: meaning for name, (meaning, _) in glossary()[title].items()}
-
-
-def head_names() -> dict[str, str]:
-    """What each name of a head means."""
-    return meanings("Names of heads")
+def meanings() -> list[dict[str, str]]:
+    """What metrics, names of heads, words on all pages, and words of explore mean."""
+    *metrics, names, words, of_explore = glossary().values()
+    tables = (
+        {name: row for table in metrics for name, row in table.items()},
+        names,
+        words,
+        of_explore,
+    )
+    return [{name: meaning for name, (meaning, _) in table.items()} for table in tables]
 
 
 def glossary_module(_: str) -> str:
     """The viewer's glossary.js, a JavaScript module. Metrics are written as on the page."""
     lines = ["// Generated from docs/glossary.md: edit that page."]
-    tables = {
-        "METRICS": metrics(),
-        "HEAD_NAMES": head_names(),
-        "WORDS": meanings("Words and signs on the pages"),
-        "EXPLORE_WORDS": meanings("Words of explore"),
-    }
-    for name, texts in tables.items():
-        plain = {
-            term: re.sub("`(.+?)`", lambda word: f"“{word[1].replace('_', ' ')}”", text)
-            for term, text in texts.items()
-        }
-        lines.append(f"export const {name} = {json.dumps(plain, indent=2, ensure_ascii=False)};")
+    constants = ("METRICS", "HEAD_NAMES", "WORDS", "EXPLORE_WORDS")
+    for constant, texts in zip(constants, meanings(), strict=True):
+        text = json.dumps(texts, indent=2, ensure_ascii=False)
+        text = re.sub("`(.+?)`", lambda word: f"“{word[1].replace('_', ' ')}”", text)
+        lines.append(f"export const {constant} = {text};")
     return "\n".join(lines) + "\n"
 
 
@@ -234,8 +232,10 @@ def data_of(page: str) -> dict[str, Any]:
 
 
 def with_current_viewer(page: str) -> str:
-    """docs/demo.html with the current viewer and the same data."""
-    return attention_page(**data_of(page))
+    """docs/demo.html with the current viewer, the same data, and captions for a visitor."""
+    data = data_of(page)
+    own = [caption for caption in data["captions"] if caption not in CAPTIONS]
+    return attention_page(**data | {"captions": [*CAPTIONS, *own]})
 
 
 GENERATED: dict[str, Callable[[str], str]] = {

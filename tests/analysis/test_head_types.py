@@ -7,7 +7,7 @@ import pytest
 import torch
 from viewer_data import uniform_metrics
 
-from benchmarks.pages import glossary, head_names, metrics
+from benchmarks.pages import glossary, meanings
 from headscope.analysis import head_types as names
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform
@@ -85,10 +85,10 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
 
 def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
     """tests/show/report/test_report.py compares the metrics with those of a report."""
-    described = head_names()
+    metrics, described, *_ = meanings()
     plain = [names.GLOBAL, names.MIXED, names.NONE]
     assert list(described) == [*names.NARROW.values(), *names.BROAD.values(), *plain]
-    assert all(". A high value means" in text for text in metrics().values())
+    assert all(". A high value means" in text for text in metrics.values())
     for table in glossary().values():  # the pages show the meanings as tooltips
         for meaning, _ in table.values():
             assert meaning.endswith(".")

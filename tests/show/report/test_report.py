@@ -15,7 +15,7 @@ from checkpoint_files import configuration, content, opened, save
 from tab_runs import in_process
 
 import headscope
-from benchmarks.pages import glossary, metrics
+from benchmarks.pages import glossary, meanings
 from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
@@ -217,7 +217,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
     of_tokens = {"frequent", "rare"}  # a text is too short to tell
-    assert {*metrics()} - of_tokens == {*columns} | of_pairs
+    assert {*meanings()[0]} - of_tokens == {*columns} | of_pairs
     ablated = ("loss_change", "bits_per_byte", "gradient")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
     written = glossary()["Metrics of what heads write and read"]

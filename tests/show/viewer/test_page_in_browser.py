@@ -19,7 +19,7 @@ from viewer_page import (
     small_run,
 )
 
-from benchmarks.pages import head_names, metrics
+from benchmarks.pages import meanings
 from headscope.show.viewer.page import attention_page
 
 LOOKS = "“·of” looks at “·state” 0.90"
@@ -285,7 +285,7 @@ def test_help_has_the_glossary_and_explains_every_control(opened, by_keyboard):
     page.script("arguments[0].focus()", help_button)
     page.press(Keys.ENTER) if by_keyboard else page.click(help_button)
     terms = {each.text for each in page.all("dialog dt")}
-    assert terms > {name.replace("_", " ") for name in [*metrics(), *head_names()]}
+    assert terms > {name.replace("_", " ") for table in meanings()[:2] for name in table}
     page.press(Keys.ARROW_LEFT, Keys.ESCAPE)
     assert not page.one("dialog").is_displayed()
     assert page.tokens[2].get_attribute("aria-pressed") == "true"  # Esc and ← act on the panel only
