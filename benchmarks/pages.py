@@ -2,7 +2,7 @@
 
     python -m benchmarks.pages [docs/configuration.md ...]    # without a name, all of GENERATED
 
-`python -m benchmarks.docs demo` also trains the model of the demo again, in a minute.
+`python -m benchmarks.docs demo` also trains the model of the demo again, in three minutes.
 """
 
 import html
@@ -202,12 +202,8 @@ def glossary() -> dict[str, dict[str, tuple[str, str]]]:
 def meanings() -> list[dict[str, str]]:
     """What metrics, names of heads, words on all pages, and words of explore mean."""
     *metrics, names, words, of_explore = glossary().values()
-    tables = (
-        {name: row for table in metrics for name, row in table.items()},
-        names,
-        words,
-        of_explore,
-    )
+    of_metrics = {name: row for table in metrics for name, row in table.items()}
+    tables = (of_metrics, names, words, of_explore)
     return [{name: meaning for name, (meaning, _) in table.items()} for table in tables]
 
 

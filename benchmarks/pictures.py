@@ -81,14 +81,14 @@ def explore_page(run: Path) -> None:
         for end in range(9, len(phrase), 5):
             show(typed, phrase[:end])
         show(typed, phrase)
-        show("document.querySelectorAll('.grid button')[1].click()")
-        frames += frames[-1:] * 3
+        time.sleep(0.5)  # the head that decides is opened
+        frames += [browser.get_screenshot_as_png()] * 4
         show("document.querySelector('.switches-card input[value=zero]').click()", seconds=1)
         browser.save_screenshot(str(DOCS / "explore.png"))
         frames += frames[-1:] * 5
-        show(f"{press}.click()", "All on")
+        show(f"{press}.click()", "all on")
         for _ in range(14):
-            show(f"{press}.click()", "One token on")
+            show(f"{press}.click()", "+ 1 token")
     write_gif(frames, DOCS / "explore.gif", width=800)
 
 
