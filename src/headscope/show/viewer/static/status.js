@@ -44,9 +44,9 @@ function write(says, model, pointed, top) {
   }
 }
 
-/** What a global head does on this text, if one of its queries gives a key nearly all weight. */
+/** What a global or mixed head does on this text, if one of its queries gives a key nearly all weight. */
 export function onThisText({ step, opened, own, tokens, labels }) {
-  if (step.names[opened] !== "global") return "";
+  if (!["global", "mixed"].includes(step.names[opened])) return "";
   let largest = [0.9];
   for (let query = 1; query < tokens; query++) {
     for (const [key, weight] of strongest(row(own, query), 1)) {

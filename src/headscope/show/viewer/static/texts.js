@@ -219,7 +219,6 @@ export const EXPLORE = {
   aboutBars: "Click a token to continue with it. The light bar and the first number are what the model says. The dark "
     + "bar and the second number are what is left of it after temperature, top-k and top-p.",
 
-  models: "Model",
   shown: "model",
   slider: "step",
   otherModel: "another model",
