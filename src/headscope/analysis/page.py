@@ -39,8 +39,8 @@ def page_of(
         last = len(run["history"]["labels"]) - 1
         start = {"token": last, "head": head["part"]}
         before, without = (f"{100 * head[key]:.3g} %" for key in ("probability", "without"))
-        line = f"After “{run['history']['labels'][last]}”, “{head['token']}” has {before}. "
-        captions = [{"text": f"{line}Without {head['part']}, it has {without}."}]
+        line = f"After the last token, the model expects “{head['token']}” with {before}. "
+        captions = [{"text": f"{line}Without {head['part']}, which is open, it is {without}."}]
     title = f"{reading.name}, step {reading.step:,}"
     return attention_page(title=title, runs=[run], start=start, captions=captions)
 
