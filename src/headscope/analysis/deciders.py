@@ -1,18 +1,19 @@
-"""Which heads and feed-forward networks decide a prediction. Each of them is switched off alone,
-and all layers after it are computed again: its total effect on one text (Vig 2020).
+"""Which heads and feed-forward networks decide a prediction. Each part is switched off alone, and
+all layers after it are computed again: its total effect on one text (Vig 2020).
 
 `direct_effects` has the part of this effect that no later layer passes on.
 
 Shapes: H heads, D head_dim, T tokens, C embed_dim, N parts of the model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from headscope.analysis.head_outputs import replaced_heads
+from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, evaluating
 
@@ -28,6 +29,17 @@ Decider = dict[str, Any]
 def is_head(row: Decider) -> bool:
     """Whether the part is a head, and not a feed-forward network."""
     return "H" in row["part"]
+
+
+def check_unchanged(model: GPT, run: Callable[..., Tensor], residual: Tensor) -> None:
+    """Raises UserError if the blocks give another output than when the text was read."""
+    x = residual[0]
+    with evaluating(model):
+        for block in model.blocks:
+            x = run(block, x)
+    if (x - residual[-1]).norm() > 0.05 * residual[-1].norm():
+        problem = "other heads are switched off than when the text was read"
+        raise UserError(f"{problem}: read it and ask for its deciders inside the same `with`")
 
 
 @torch.no_grad()
@@ -50,9 +62,10 @@ def without_parts(
 
     def probabilities(x: Tensor) -> list[float]:
         logits = model.unembed(x[:, position : position + 1])[:, 0]
-        return logits.double().softmax(dim=-1)[:, token].tolist()
+        return logits.cpu().double().softmax(dim=-1)[:, token].tolist()
 
     [probability] = probabilities(forward_pass.residual[-1])
+    check_unchanged(model, run, forward_pass.residual)
     for layer, block in enumerate(model.blocks):
         outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
         heads = torch.arange(block.attention.heads, device=tokens.device)

@@ -9,6 +9,8 @@ from headscope.show.viewer.history import history, read_header
 from headscope.show.viewer.page import attention_page
 from headscope.show.viewer.snapshot import Snapshot, tokens_within
 
+DECISIVE = 0.01
+"""Without a head that decides, the probability falls at least by this."""
 MAX_BYTES = 10 * 2**20
 """Maximum size of all snapshots in a page. Base64 adds a third to it."""
 
@@ -32,16 +34,15 @@ def page_of(
     """The text of attention.html, named after `reading`, with snapshots and losses by step. It
     opens at the last token, on the head that decides its prediction (see `Reading.deciders`)."""
     run = shown_run(reading.name, snapshots, losses)
-    head = next((row for row in deciders if is_head(row)), None)
+    step, captions = f"step {reading.step:,}", []
     start: dict[str, Any] = {}
-    captions = []
-    if head is not None:
-        last = len(run["history"]["labels"]) - 1
-        start = {"token": last, "head": head["part"]}
-        before, without = (f"{100 * head[key]:.3g} %" for key in ("probability", "without"))
-        line = f"After the last token, the model expects “{head['token']}” with {before}. "
-        captions = [{"text": f"{line}Without {head['part']}, which is open, it is {without}."}]
-    title = f"{reading.name}, step {reading.step:,}"
+    head = next(filter(is_head, deciders), None)
+    if head and head["probability"] - head["without"] >= DECISIVE:
+        start = {"token": len(run["history"]["labels"]) - 1, "head": head["part"]}
+        with_it, without = (f"{100 * head[key]:.1f} %" for key in ("probability", "without"))
+        line = f"At {step}, the model expects “{head['token']}” after the text with {with_it}."
+        captions = [{"text": f"{line} Without {head['part']}, it is {without}."}]
+    title = f"{reading.name}, {step}"
     return attention_page(title=title, runs=[run], start=start, captions=captions)
 
 

@@ -49,7 +49,9 @@ def page(explorer: Explorer, request: Export) -> Exported:
         switched = [*reading.zero, *reading.mean, *reading.half]
         shown = result.snapshot(chosen.statistics, switched=switched)
         runs.append(shown_run(described(chosen, reading), [shown], [result.loss()]))
-    return "explore.html", "text/html", attention_page(title=first.title, runs=runs)
+    labels = runs[0]["history"]["labels"]
+    start = {"token": range(len(labels))[request.position], "head": (request.head or "")[:80]}
+    return "explore.html", "text/html", attention_page(title=first.title, runs=runs, start=start)
 
 
 @torch.no_grad()

@@ -89,8 +89,10 @@ class Patch(Reading):
 
 @dataclass(kw_only=True)
 class Export(Read, Write):
-    """A file with what `read` shows. A page also has the model and the heads of `against`."""
+    """A file with what `read` shows. A page opens on `head`, and also has the model and the heads
+    of `against`."""
 
+    head: str | None = None
     format: Literal["html", "csv", "python"]
     against: Reading | None = None
 

@@ -64,30 +64,33 @@ def warn(line: str) -> None:
 
 
 def newest_run(outputs: Path, key: str) -> Path:
-    """The run that `outputs/latest` names or, if this still trains or was stopped, the finished run
-    with the newest checkpoint, if there is one. Without the file, the run with the newest
-    checkpoint. A line reports a run that `latest` does not name. Raises UserError if there is none.
-    """
-    latest = outputs / "latest"
-    saved = outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}")  # best and last
-    newest_first = sorted(saved, key=lambda file: -file.stat().st_mtime)
-    runs = [file.parents[1] for file in newest_first]
+    """The run that `outputs/latest` names if it has finished. Otherwise the finished run with the
+    newest checkpoint or, if none has finished, the named run or the run with the newest checkpoint.
+    A line reports a run that `latest` does not name. Raises UserError if there is none."""
+    latest, named = outputs / "latest", None
     if latest.is_file():
         name = latest.read_text(encoding="utf-8", errors="replace").strip()
         named = outputs / name
         if not name or not named.is_dir():
             raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
-        finished = (run for run in (named, *runs) if (run / "summary.json").is_file())
-        path = next(finished, named)
-        if path != named:
-            use = f"using the newest finished run, {path} (or give {key}={named})"
-            warn(f"{named} has not finished: {use}")
-        return path
-    if not runs:
+        if is_finished(named):
+            return named
+    saved = [file for file in outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}") if file.is_file()]
+    saved.sort(key=lambda file: file.stat().st_mtime, reverse=True)
+    runs = [file.parents[1] for file in saved]
+    path = next(filter(is_finished, runs), named or next(iter(runs), None))
+    if path is None:
         advice = f"train one with {command('train')}, or give {key}="
         raise UserError(f"there is no run in {outputs}/ yet: {advice}")
-    warn(f"{latest} does not exist: using the newest run, {runs[0]} (or give {key}=)")
-    return runs[0]
+    if path != named:
+        why = f"{named} has not finished" if named else f"{latest} does not exist"
+        kind = "newest finished run" if is_finished(path) else "newest run"
+        warn(f"{why}: using the {kind}, {path} (or give {key}={named or ''})")
+    return path
+
+
+def is_finished(run: Path) -> bool:
+    return (run / "summary.json").is_file()
 
 
 def without_checkpoint(folder: Path) -> str:

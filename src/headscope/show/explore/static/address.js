@@ -5,7 +5,8 @@
     tokens at the end that were not typed. */
 export const EMPTY = {
   text: null, tokens: null, model: "this", other: "", zero: [], mean: [], half: [],
-  temperature: 0.8, top_k: null, top_p: 0.95, seed: 0, length: 40, written: 0, target: null, second: "", copies: [],
+  temperature: 0.8, top_k: null, top_p: 0.95, seed: 0, length: 40, written: 0, target: null, by: "mean", second: "",
+  copies: [],
 };
 
 /** Entries of a state for requests. `seed` and `skip` select the random numbers of the next written token. */

@@ -5,14 +5,15 @@ import { switchesOf } from "./address.js";
 import { api } from "./api.js";
 import { button } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
-import { card, make, radios } from "./viewer/dom.js";
+import { card, explain, make, radios } from "./viewer/dom.js";
 import { list, percentText } from "./viewer/next.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 const LISTED = 6;
+const DECISIVE = 0.9; // a head decides if this share of the probability or less is left without it
 const SMALLEST = 0.01; // a change of the probability that is listed
-const LARGE = 2 ** 25; // a model with this many parameters is asked on request only
+const LARGE = 2 ** 35; // a model with this many parameters x layers x heads x tokens is asked on request only
 
 const isHead = ({ part }) => /^L\d+H\d+$/.test(part);
 const falls = ({ probability, without }) => probability - without >= SMALLEST;
@@ -27,44 +28,58 @@ export function createDeciders(parent, actions) {
   const section = card(parent, "deciders-card", TEXTS.deciders);
   const heading = section.querySelector("h3");
   const about = make(section, "p", { class: "quiet" });
-  const ways = make(section, "fieldset", { class: "views" });
-  const showBy = radios(ways, "by", { mean: TEXTS.ways.mean, zero: TEXTS.ways.zero }, (way) => {
-    by = way;
-    show(main);
-  });
+  const ways = make(section, "fieldset", { class: "views", "aria-label": TEXTS.by });
+  const showBy = radios(ways, "by", TEXTS.bys, (by) => actions.change({ by }));
+  const verdict = make(section, "p", { class: "effect" });
   const partRows = make(section, "div", { class: "rows" });
   const find = button(section, TEXTS.findDeciders, () => run(find, findParts));
   const stepRows = make(section, "div", { class: "rows" });
   const since = button(section, TEXTS.since, () => run(since, findSteps));
   const status = make(section, "p", { class: "notes", role: "status" });
   let main = null; // the reading that is asked about
-  let asked = ""; // the text, the token and the switched heads
-  let asking = null; // ends the newest request
   let by = "mean"; // what replaces the output of a part
+  let asked = ""; // the question that the list answers
+  let asking = null; // ends the request that is on its way
+  let decider = null; // the first head of the list
   let found = []; // what decides at the kept steps
 
-  /** Runs the work of a button, which the next question ends, and says how it ends. */
+  /** Runs the work of a button, and says how it ends. */
   async function run(asker, work) {
-    const { signal } = asking = new AbortController();
+    const mine = asking = new AbortController();
     asker.hidden = true;
+    section.classList.add("asking");
     try {
-      status.textContent = await work(signal) ?? "";
+      status.textContent = await work(mine.signal) ?? "";
     } catch (error) {
-      if (signal.aborted) return;
+      if (mine.signal.aborted) return;
       status.textContent = error.message;
       asker.hidden = false;
       if (asker === find) listParts([]);
     }
+    if (asking !== mine) return;
+    asking = null;
+    section.classList.remove("asking");
   }
+
+  /** Ends the request that is on its way. Its question is then asked again. */
+  function stop() {
+    asking?.abort();
+    if (asking) asked = "";
+    asking = null;
+  }
+
+  /** Whether the parts of the model are switched off on request only. */
+  const isLarge = ({ about: { parameters, layers, heads }, answer: { history: { labels } } }) =>
+    parameters * layers * heads * labels.length >= LARGE;
 
   /** All parts of a model, ranked. Shows the progress after the words `at`. */
   async function partsOf(model, signal, at = "") {
-    const { request, about: { layers, parameters }, answer: { position, target } } = main;
+    const { request, about: { layers }, answer: { position, target } } = main;
     const parts = [];
     for await (const { rows } of api.deciders({ ...request, model, position, target: target.id, by }, signal)) {
       signal.throwIfAborted();
       parts.push(rows);
-      if (at || parameters >= LARGE) status.textContent = at + TEXTS.layerOf(parts.length, layers);
+      if (at || isLarge(main)) status.textContent = at + TEXTS.layerOf(parts.length, layers);
     }
     return parts.flat().sort((a, b) => a.without - b.without);
   }
@@ -74,8 +89,12 @@ export function createDeciders(parent, actions) {
     const listed = [...parts.filter(falls), ...parts.filter(rises).reverse()];
     listParts(listed.slice(0, LISTED));
     since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
-    actions.suggest(parts.filter(falls).find(isHead)?.part);
-    return listed.length > 0 ? "" : TEXTS.nobodyDecides;
+    decider = parts.filter(falls).find(isHead)?.part;
+    actions.suggest(decider);
+    const head = parts.find(isHead);
+    const say = head.without <= DECISIVE * head.probability ? TEXTS.decides : TEXTS.noneDecides;
+    verdict.textContent = say(head.part, ...shares(head));
+    return "";
   }
 
   async function findSteps(signal) {
@@ -90,7 +109,6 @@ export function createDeciders(parent, actions) {
 
   function listParts(parts) {
     const { label } = main.answer.target;
-    heading.replaceChildren(...TEXTS.decidersOf(label));
     list(partRows, parts.map((row) => ({
       text: row.part, ...change(row), click: isHead(row) ? () => actions.open(row.part) : undefined,
       label: TEXTS.without(row.part, label, falls(row), ...shares(row)),
@@ -106,26 +124,34 @@ export function createDeciders(parent, actions) {
     })));
   }
 
-  function show(newest) {
-    const { about: { name, parameters }, heads, request, answer: { ids, position, target, history } } = newest;
-    const question = JSON.stringify([by, runOf(name), ids, position, target.id, switchesOf(request)]);
+  function show(state, newest) {
+    const { about: { name }, heads, request, answer: { ids, position, target, history } } = newest;
+    const question = JSON.stringify([state.by, runOf(name), ids, position, target.id, switchesOf(request)]);
     const isSame = question === asked && name === main.about.name;
     if (question !== asked) found = [];
-    asked = question;
-    main = newest;
+    if (main && runOf(name) !== runOf(main.about.name)) listParts([]);
+    [main, asked, by] = [newest, question, state.by];
+    heading.replaceChildren(...TEXTS.decidersOf(target.label));
     listSteps();
-    if (isSame) return;
+    if (isSame) {
+      actions.suggest(decider);
+      return;
+    }
     asking?.abort();
+    decider = null;
     const isShort = by === "mean" && history.labels.length < 2;
     showBy(by);
-    about.textContent = isShort ? TEXTS.noMean
-      : TEXTS.aboutDeciders(TEXTS.replacements[by]) + (heads.length ? TEXTS.withHeads(heads) : "");
+    explain(heading, TEXTS.aboutDeciders(TEXTS.replacements[by]));
+    about.textContent = isShort ? TEXTS.noMean : heads.length ? TEXTS.withHeads(heads) : "";
     status.textContent = "";
-    find.hidden = isShort || parameters < LARGE;
+    find.hidden = isShort || !isLarge(main);
     since.hidden = true;
     if (!isShort && find.hidden) run(find, findParts);
-    else listParts([]);
+    else {
+      listParts([]);
+      verdict.textContent = "";
+    }
   }
 
-  return { show };
+  return { show, stop };
 }

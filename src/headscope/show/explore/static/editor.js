@@ -2,8 +2,10 @@
 
 import { card, make } from "./viewer/dom.js";
 import { button, disable, markUnknown, numberField } from "./controls.js";
+import { keptSteps, runOf } from "./models.js";
 import { EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
 
+const PAUSE = 1500; // ms
 const SAMPLING = {
   length: { min: 1, max: 10000, step: 1 },
   temperature: { min: 0, max: 100, step: "any" },
@@ -13,13 +15,16 @@ const SAMPLING = {
 };
 
 /** A field for a text. Calls `type(text, begins)` at each key press. `begins` is true for the first one
-    since the field was entered or `show` set another text: Undo undoes all typing since then. */
+    since the field was entered, `show` set another text, or the person paused: Undo undoes all typing since then. */
 export function textField(parent, attributes, type) {
   const field = make(parent, "textarea", { spellcheck: false, dir: "auto", ...attributes });
   let typing = false;
+  let pause = 0;
   field.addEventListener("input", () => {
     type(field.value, !typing);
     typing = true;
+    clearTimeout(pause);
+    pause = setTimeout(() => { typing = false; }, PAUSE);
   });
   field.addEventListener("blur", () => { typing = false; });
   /** Shows a text. Returns whether it is another one. */
@@ -53,17 +58,23 @@ export function createEditor(parent, actions) {
   const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
     { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
 
+  let offered = null; // the run whose experiments are offered
+  let tried = null; // the text of the experiment
+
   /** Offers the experiments that fit the model, and its other examples. */
-  function showTries(examples) {
-    if (tries.dataset.examples === JSON.stringify(examples)) return;
-    tries.dataset.examples = JSON.stringify(examples);
+  function showTries(about) {
+    const { examples } = about;
+    if (runOf(about.name) === offered) return;
+    offered = runOf(about.name);
     tries.replaceChildren(examples.length ? TEXTS.tries : "");
     const offer = (title, experiment) => button(tries, title, () => {
       task.textContent = experiment.task ?? "";
+      tried = experiment.text;
       actions.start(experiment);
     });
     for (const text of examples) {
-      const experiments = EXPERIMENTS.filter((experiment) => experiment.text === text);
+      const experiments = EXPERIMENTS.filter(({ text: own, layers = 1, vocabulary = 1, early }) => own === text
+        && about.layers >= layers && about.vocab_size >= vocabulary && (!early || keptSteps(about).length > 1));
       for (const experiment of experiments) offer(experiment.title, experiment);
       if (experiments.length === 0) offer(TEXTS.example(text), { text });
     }
@@ -71,7 +82,8 @@ export function createEditor(parent, actions) {
 
   return {
     show(state, { about, request, answer }) {
-      showTries(about.examples);
+      showTries(about);
+      if (answer.text !== tried) task.textContent = "";
       for (const [name, showValue] of shows) showValue(state[name]);
       showText(state.text ?? answer.text);
       disable(undo, !actions.canUndo(), field);
@@ -81,6 +93,8 @@ export function createEditor(parent, actions) {
       const cut = answer.ids.length - answer.history.labels.length;
       if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
       if (answer.split) notes.append(TEXTS.split);
+      const { labels } = answer.history;
+      if (labels.length > 1 && labels.at(-1) === "·" && about.vocab_size > 300) notes.append(TEXTS.endsWithSpace);
       markUnknown(notes, request.text, answer.unknown);
     },
 

@@ -17,7 +17,6 @@ import { createWriting } from "./writing.js";
 
 const address = createAddress(window, "x.", codec);
 let chosen = true; // whether the person has chosen the opened head
-let suggested = null; // the head that was opened because it decides
 const viewAddress = createAddress(window, "v.", {
   fromTexts,
   toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
@@ -41,10 +40,10 @@ let serial = 0; // counts the readings
 const now = () => state;
 const readings = () => [main, reference].filter(Boolean); // the viewer shows them as runs with one step
 const writing = createWriting({
-  now, change, settled, shown: () => ({ main, reference }),
+  now, change, settled, shown: () => ({ main, reference }), head: () => view.head,
   say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
 });
-const actions = { ...writing, now, change, start, suggest, open: (head) => viewer.change({ head }) };
+const actions = { ...writing, now, change, start, suggest, open };
 const left = make(document.body, "div", { class: "left" });
 const editor = createEditor(left, actions);
 const patch = createPatch(left, actions);
@@ -55,7 +54,7 @@ const store = createStore({
 });
 const viewer = createViewer(document.body, {
   store, title: TEXTS.title, place: left, address: viewAddress, viewChanged,
-  others: { options, chosen: comparedWith, choose },
+  others: { options, chosen: comparedWith, choose }, opens: () => { chosen = true; },
 });
 const bars = createBars(left, actions);
 const after = (place) => {
@@ -76,8 +75,10 @@ address.onChange((changed) => {
 /** Changes entries of the state. `undoable` is true if Undo should return to the state before. All changes
     except those of writing itself end it. */
 function change(changes, undoable = false) {
+  deciders.stop();
   if (!("written" in changes)) writing.stop();
   if (undoable) writing.remember();
+  chosen ||= [changes.zero, changes.mean, changes.half].some((heads) => heads?.length > 0);
   if ("text" in changes || "tokens" in changes) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = retyped = true;
@@ -93,8 +94,10 @@ function change(changes, undoable = false) {
 async function start({ text, second = "", head = null, early = false }) {
   chosen = head !== null;
   if (head) viewer.change({ head });
-  await change({ ...EMPTY, model: runOf(state.model), text, second }, true);
-  if (early) await change({ model: keptSteps(main.about)[0].name, target: main.answer.target.id });
+  await change({ ...switchesOf(EMPTY), copies: [], model: runOf(state.model), text, second }, true);
+  if (early && current && state.text === text) {
+    await change({ model: keptSteps(main.about)[0].name, target: main.answer.target.id });
+  }
 }
 
 // ---- Reading -------------------------------------------------------------------------------------
@@ -166,20 +169,19 @@ async function readAndShow(signal) {
     const text = { text: state.tokens ? null : state.text, tokens: state.tokens };
     const switched = switchesOf(state);
     const isSwitched = Object.values(switched).flat().length > 0;
-    let newest = await read(state.model, switched, text);
-    let other = null;
+    const none = switchesOf(EMPTY);
+    const plain = await read(state.model, none, text);
+    let [newest, other] = [plain, null];
     if (signal.aborted) return;
     if (state.other || isSwitched) {
       const model = state.other || state.model;
       const same = (await describe(model)).vocabulary === about.vocabulary;
       const ids = ({ answer }) => (same ? [...answer.next.map(({ id }) => id), answer.target.id] : []);
-      const asked = same ? text : { text: newest.answer.text, tokens: null };
-      const more = { also: ids(newest), ...(same ? {} : { position: -1, target: null }) };
-      other = await read(model, switchesOf(EMPTY), asked, more);
-      // The token that is asked about is that of the model with all heads on.
-      const { answer: { target: { id } } } = state.other ? newest : other;
-      newest = await read(state.model, switched, text, { also: ids(other), target: id });
-      if (same) other = await read(model, switchesOf(EMPTY), asked, { ...more, also: ids(newest), target: id });
+      const asked = same ? text : { text: plain.answer.text, tokens: null };
+      const target = plain.answer.target.id; // that of the model with all heads on
+      other = await read(model, none, asked, same ? { target } : { position: -1, target: null });
+      newest = await read(state.model, switched, text, { also: ids(other), target });
+      if (same) other = await read(model, none, asked, { also: ids(newest), target });
     }
     if (signal.aborted) return;
     await show(newest, other);
@@ -200,8 +202,9 @@ async function readAndShow(signal) {
 
 /** Replaces what a model cannot read: tokens of another vocabulary, no text, and heads that it does not have. */
 function adaptTo(about) {
-  if (state.tokens && main && main.about.vocabulary !== about.vocabulary) {
-    state = { ...state, tokens: null, text: main.answer.text, written: 0 };
+  if (main && main.about.vocabulary !== about.vocabulary) {
+    if (state.tokens) state = { ...state, tokens: null, text: main.answer.text, written: 0 };
+    state = { ...state, target: null };
   }
   if (state.text === null && state.tokens === null) state = { ...state, text: about.examples[0] ?? "" };
   const isHead = (head) => headNumber(head, about) !== null;
@@ -224,7 +227,7 @@ function show(newest, other) {
   models.show(main);
   bars.show(main, reference);
   switches.show(state, main, reference, view.head);
-  deciders.show(main);
+  deciders.show(state, main);
   patch.show(state, main, view);
   const [shape, otherShape] = readings().map(({ answer }) => shownRun("", "", answer.history).shapes[0]);
   const comparable = shape === otherShape;
@@ -265,11 +268,15 @@ function nameReadings(first, second) {
   if (second.name === first.name) second.name += ` (${TEXTS.compared})`;
 }
 
-/** Opens the head that decides, unless the person has chosen one, or switches heads. */
-function suggest(head) {
-  if (chosen || !head || Object.values(switchesOf(state)).flat().length > 0) return;
-  suggested = head;
+/** Opens a head. */
+function open(head) {
+  chosen = true;
   viewer.change({ head });
+}
+
+/** Opens the head that decides, unless the person has chosen one. */
+function suggest(head) {
+  if (!chosen && head && head !== view.head) viewer.change({ head });
 }
 
 /** The viewer has another state: the user may have selected another token or head. */
@@ -277,7 +284,6 @@ function viewChanged(changed) {
   const before = view;
   view = changed;
   if (changed.head !== before.head) {
-    chosen ||= before.head !== null && changed.head !== suggested;
     switches.show(state, main, reference, changed.head);
     patch.show(state, main, view);
     if (!main.asked.layers.includes(layerOf(changed.head))) update(); // what heads of its layer raise

@@ -110,7 +110,7 @@ export function createPatch(parent, actions) {
     for (const token of next.sort((a, b) => strongest(b) - strongest(a)).slice(0, 10)) {
       const row = make(rows, "tr");
       make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, token.label);
-      for (const name of ["before", "other", "after"]) {
+      for (const name of state.copies.length ? ["before", "other", "after"] : ["before", "other"]) {
         addShare(make(row, "td", {}, percentText(token[name])), "", token[name]);
       }
     }
@@ -125,7 +125,7 @@ export function createPatch(parent, actions) {
     show(...shown) {
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
-      if (state.second && field.show(state.second)) section.open = true;
+      if (field.show(state.second) && state.second) section.open = true;
       body.hidden = !state.second;
       const key = JSON.stringify([main.request, state.second, state.copies, view.head]);
       if (body.hidden || key === shownFor) return;

@@ -107,8 +107,10 @@ export function createSwitches(parent, actions) {
     const [now, before] = [main, reference].map((side) => side?.answer.next.find((token) => token.id === id));
     if (!before || reference.about.name !== main.about.name) return [];
     const shares = [before, now].map(({ probability }) => probability);
-    return TEXTS.effect(main.name, make(null, "bdi", { class: "token-name" }, label), ...shares.map(percentText),
-      shares[1] - shares[0]);
+    const named = (text) => make(null, "bdi", { class: "token-name" }, text);
+    const [first] = [...main.answer.next].sort((a, b) => b.probability - a.probability);
+    return [...TEXTS.effect(main.name, named(label), ...shares.map(percentText), shares[1] - shares[0]),
+            ...(first.id === id ? [] : TEXTS.first(named(first.label), percentText(first.probability)))];
   }
 
   return {

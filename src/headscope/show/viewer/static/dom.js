@@ -96,10 +96,11 @@ export function explainControl(control, label) {
     focus. It is also read to screen readers. */
 export function createTooltip(root) {
   const tip = make(root, "div", { class: "tip", "aria-hidden": "true", hidden: "" });
+  let pressed = false; // whether the pointer is where it pressed something, which may have changed since
 
   function open(event) {
     const isPressed = event.target.matches?.(":is(button, input, select):is(:active, :not(:focus-visible))");
-    if (event.type === "focusin" && isPressed) return; // not over what the control changes
+    if (event.type === "focusin" ? isPressed : pressed) return; // not over what the control changes
     const term = event.target.closest?.("[data-tip]");
     tip.classList.toggle("late", event.type === "pointerover");
     tip.hidden = !term;
@@ -115,6 +116,11 @@ export function createTooltip(root) {
   }
 
   const close = () => { tip.hidden = true; };
-  set(root, { pointerover: open, focusin: open, focusout: close, pointerleave: close, pointerdown: close });
+  const press = () => {
+    pressed = true;
+    close();
+  };
+  set(root, { pointerover: open, focusin: open, focusout: close, pointerleave: close, pointerdown: press,
+              pointermove: () => { pressed = false; } });
   document.addEventListener("keydown", ({ key }) => { if (key === "Escape") close(); });
 }

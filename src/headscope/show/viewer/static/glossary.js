@@ -65,7 +65,7 @@ export const WORDS = {
   "score": "The number after a name is the metric that decides the name. For a mixed head, it is the unevenness.",
   "name?": "The name is uncertain: another text might give another name, because a metric is near its threshold.",
   "striped colour": "Two names can share a colour. One of them is then striped, so that nobody confuses them.",
-  "loss": "How wrong the model is about a token: the smaller the probability of the token that follows, the larger its loss. The small number below a token is its loss. The first token has none: –.",
+  "loss": "How wrong the model was about a token: the smaller the probability that it gave to this token, the larger the loss. The small number below a token is its loss. The first token has none: –.",
   "nats": "The unit of losses. A loss of 0.7 nats means a probability of 50 %, and 2.3 nats mean 10 %.",
   "logit": "The score that the model gives to a token. The tokens with the largest logits are the most likely ones.",
   "logit lens": "What the model would predict if it ended before this layer. A row has the most likely token and, as a bar, the probability of the token that follows.",
@@ -92,7 +92,7 @@ export const EXPLORE_WORDS = {
   "on": "The head works as it was trained.",
   "half": "Halves what the head writes.",
   "mean": "Replaces what the head writes by its mean over this text: the head no longer tells tokens apart.",
-  "off": "Replaces what the head writes by zero.",
+  "off, zero": "Replaces what the head writes by zero.",
   "✕": "A head that is switched.",
   "alone": "Switches off all other heads of the model.",
   "layer": "Switches all heads of a layer off, or on again.",
@@ -103,5 +103,5 @@ export const EXPLORE_WORDS = {
   "Positions": "Choose the token at which the output of a head is copied. A red frame marks tokens that differ.",
   "Copy": "Replaces what the opened head writes on your text by what it writes on the other text.",
   "Try every head": "Copies each head alone, and lists the heads that change the answer most.",
-  "answer, other answer": "The two tokens whose logits are compared."
+  "other text's answer, yours": "The two tokens whose logits are compared."
 };

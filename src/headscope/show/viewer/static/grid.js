@@ -109,8 +109,11 @@ export function createGrid(parent, actions) {
     context.imageSmoothingEnabled = false;
     const columns = atlasColumns();
     const side = atlas.width / columns;
-    boxes.forEach(([x, y, width], number) => context.drawImage(
-      atlas, (number % columns) * side, Math.floor(number / columns) * side, side, side, x, y, width, width));
+    boxes.forEach(([x, y, width], number) => {
+      context.globalAlpha = cells[number].button.classList.contains("off") ? 0.3 : 1;
+      context.drawImage(
+        atlas, (number % columns) * side, Math.floor(number / columns) * side, side, side, x, y, width, width);
+    });
   }
 
   return {

@@ -151,7 +151,7 @@ export function createNext(parent, actions) {
       if (!follows) hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
       lens.more.textContent = TEXTS.topTokenAnd(next);
       list(likely.rows, tokens.map(({ text, value, marked }) =>
-        ({ before: marked ? "✓" : "", text, note: percentText(value), share: value, marked })));
+        ({ before: marked && follows ? "✓" : "", text, note: percentText(value), share: value, marked })));
       list(lens.rows, layers.map(({ text, marked, next: ofNext }, layer) => {
         const before = layer + 1 < layers.length ? TEXTS.before(layer) : TEXTS.atEnd;
         return { before, text, note: percentText(ofNext), share: ofNext, marked };
@@ -160,7 +160,7 @@ export function createNext(parent, actions) {
       listHeads(heads.rows, pushes, model.history.heads, model.opened, actions.open);
       raised.box.hidden = !most?.length;
       list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
-        before: marked ? "✓" : "", text, marked, ...signed(value, most[0].value),
+        before: marked && follows ? "✓" : "", text, marked, ...signed(value, most[0].value),
       })));
     },
 

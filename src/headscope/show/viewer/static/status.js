@@ -54,5 +54,5 @@ export function onThisText({ step, opened, own, tokens, labels }) {
     }
   }
   const [weight, query, key] = largest;
-  return query ? TEXTS.onThisText(labels[query], labels[key], weight.toFixed(2)) : "";
+  return query ? TEXTS.onThisText(labels[query], query, labels[key], key, weight.toFixed(2)) : "";
 }

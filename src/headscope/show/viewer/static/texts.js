@@ -17,7 +17,7 @@ export const HELP = {
   title: "Help",
   close: "Close",
   about: {
-    explore: "Type a text: “Next token” has what the model expects after it, and “Which part decides” the heads "
+    explore: "Type a text: “Next token” shows what the model expects after it, and “Which part decides” the heads "
       + "without which it would say something else. Switch such a head off, and see the prediction change. ▶ Write "
       + "continues the text, and ■ Stop ends this.",
     heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a "
@@ -111,7 +111,8 @@ export const TEXT = {
 };
 
 export const STATUS = {
-  onThisText: (query, key, weight) => `on this text: “${query}” gives “${key}” ${weight}`,
+  onThisText: (query, at, key, from, weight) =>
+    `strongest on this text: “${query}” (${at}) looks at “${key}” (${from}), ${weight}`,
   point: "Point at a token or at a cell of the map: where it looks, and who looks at it.",
   nothing: "nothing",
   cannotSee: (query, key) => [query, " cannot see ", key, ", which comes later"],
@@ -197,9 +198,11 @@ export const EXPLORE = {
   back: "− 1 token",
   undo: "Undo",
   off: "off",
-  cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. Cut at the beginning: `
-    + `${count(tokens, "token")}, from “${start}…” on. `,
-  split: "The model needs several tokens for most of these characters. For such texts, train one with tokenizer=char. ",
+  cut: (tokens, block, start) => `The model reads ${count(block, "token")} at most. It does not read the first `
+    + `${count(tokens, "token")}: “${start}…”. `,
+  split: "The model hardly knows these characters: it splits many of them into several tokens. For such texts, train "
+    + "one with tokenizer=char. ",
+  endsWithSpace: "The text ends with a space, which the model expects before the next word: remove it. ",
   unknown: "The model does not know the marked characters and leaves them out: ",
 
   next: "Next token",
@@ -208,7 +211,7 @@ export const EXPLORE = {
   sampling: { length: "tokens", temperature: "temperature", top_k: "top-k", top_p: "top-p", seed: "seed" },
   pick: (token) => `continue with ${token}`,
   ask: (token) => `explain ${token}`,
-  aboutAsk: "Shows below what each layer and each head says about this token.",
+  aboutAsk: "Asks about this token: which part decides it, and what each layer and each head says about it.",
   cutAway: "cut",
   sampled: (share) => `→ ${share}`,
   before: (share) => `was ${share}`,
@@ -229,15 +232,18 @@ export const EXPLORE = {
 
   deciders: "Which part decides",
   decidersOf: (token) => ["Which part decides “", token, "”"],
-  aboutDeciders: (by) => `Its probability, and the one when the output of a part is replaced by ${by}.`,
+  aboutDeciders: (by) => `The probability of this token, and its probability when a part's output is replaced by ${by}.`,
+  by: "What replaces the output of a part",
+  bys: { mean: "mean", zero: "zero" },
   replacements: { mean: "its mean over the text", zero: "zero" },
-  withHeads: (heads) => ` Measured with ${EXPLORE.list(heads)}.`,
+  withHeads: (heads) => `Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
   layerOf: (layer, layers) => `layer ${layer} of ${layers}`,
   without: (part, token, falls, before, after) =>
     `without ${part}, “${token}” ${falls ? "falls" : "rises"} from ${before} to ${after}`,
-  nobodyDecides: "Without any single part, the probability changes by less than 1 %.",
+  decides: (head, before, after) => `Of the heads, ${head} matters most: ${before} → ${after} without it.`,
+  noneDecides: (head, before, after) => `No single head decides: ${before} → ${after} without ${head}.`,
   since: "Since which step?",
   atStep: (step, token, part, before, after) =>
     `${step}: “${token}” has ${before}${part ? `, and ${after} without ${part}` : ""}`,
@@ -253,7 +259,8 @@ export const EXPLORE = {
   more: (number) => ` and ${number} more`,
   effect: (heads, token, before, after, change) => [`With ${heads}, “`, token, "” ",
     before === after ? `stays at ${before}.` : `${change < 0 ? "falls" : "rises"} from ${before} to ${after}.`],
-  loss: (before, after, change) => `The loss of the text changes from ${before} to ${after} (${change}).`,
+  first: (token, share) => [" Now “", token, `” is the most likely token, with ${share}.`],
+  loss: (before, after, change) => `The loss of the text so far changes from ${before} to ${after} (${change}).`,
   otherLoss: (other, here, change, name) =>
     `The loss of the text is ${here} here and ${other} with ${name} (${change}).`,
   writeBoth: "Write both from the same seed",
@@ -270,7 +277,7 @@ export const EXPLORE = {
   effects: "The same difference with one head copied at all positions, minus that without a copy:",
   allPositions: "at all positions",
   at: (position) => `at position ${position}`,
-  answers: { right: "answer", wrong: "other answer" },
+  answers: { right: "other text's answer", wrong: "yours" },
   answer: (right, wrong, first, second, patched) => `Logit of “${right}” minus “${wrong}”: ${first} after this text, `
     + `${second} after the other one${patched === null ? "" : `, ${patched} with the copy`}.`,
   columns: ["next token", "this text", "other text", "with the copy"],
@@ -283,26 +290,30 @@ export const EXPLORE = {
 };
 
 /** What one can do with a model whose corpus names `text` as an example: docs/explore.md, "Five experiments".
-    `head` is opened, `second` is the other text, and `early` begins at the first kept step. */
+    `vocabulary` and `layers` are the smallest ones, `head` is opened, `second` is the other text, and `early`
+    begins at the first kept step. */
 export const EXPERIMENTS = [
   {
     text: "Gentlemen of the Senate and of the House of",
     title: "1 One head finishes a phrase",
+    vocabulary: 1000,
     task: "The model expects “Representatives”. The list below the heads says which head decides this, and the map "
-      + "shows where it looks. Switch it off: what is left?",
+      + "shows where it looks. Press “mean” or “off” beside its name on the right: what is left?",
   },
   {
     text: "My fellow citizens",
     title: "2 The same seed without a layer",
+    vocabulary: 1000,
+    layers: 2,
     head: "L1H0",
-    task: "Press “layer L1”, and then “Write both from the same seed”. Do you see which text is written without the "
-      + "heads of layer 1?",
+    task: "Press “layer L1”, and then “Write both from the same seed”. Are both texts English? How much "
+      + "does layer 1 matter?",
   },
   {
     text: "QxBnEaPfLQxBnEaPfL",
     title: "3 Two heads copy",
     task: "Nine random letters, twice. The losses below the letters fall in the second copy: the model copies. Which "
-      + "head of layer 0 does it need for this? Switch it off.",
+      + "head of layer 0 does it need for this? Open each, and press “off” beside its name.",
   },
   {
     text: "ETT=",
@@ -315,6 +326,6 @@ export const EXPERIMENTS = [
     text: "ETT=",
     title: "5 Before it knew",
     early: true,
-    task: "This is the model before training. Move the slider “step”: when does it know that E is right?",
+    task: "You begin at step 0, before training. Move the slider “step”: when does the model know that E is right?",
   },
 ];

@@ -21,10 +21,12 @@ import { createTimeline } from "./timeline.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 
-/** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown
-    in `place` if it is given, and `others` can be compared too (see `createBar`). Calls `viewChanged` with each state that is shown. Returns {refresh, change}:
-    both change entries of the state, and `refresh` also fetches the runs and the histories again. */
-export function createViewer(root, { store, address, title, place, others, viewChanged = () => {} }) {
+/** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown in
+    `place` if it is given, and `others` can be compared too (see `createBar`). Calls `viewChanged` with each
+    state that is shown, and `opens` before a person opens a head. Returns {refresh, change}: both change
+    entries of the state, and `refresh` also fetches the runs and the histories again. */
+export function createViewer(root, options) {
+  const { store, address, title, place, others, viewChanged = () => {}, opens = () => {} } = options;
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
   let theme = null;
@@ -84,6 +86,7 @@ export function createViewer(root, { store, address, title, place, others, viewC
   }
 
   function open(head) {
+    opens();
     change({ head: headName(head, shown.model.history.heads) });
     // In a narrow window, the opened head is below the heads.
     if (!place && opened.getBoundingClientRect().top > 0.5 * innerHeight) opened.scrollIntoView();
