@@ -230,13 +230,11 @@ def patch_texts(
             f"{first} and corrupted {second}"
         )
     if tokens[0] == tokens[1]:
-        raise UserError(
-            "patch.clean and patch.corrupted are the same text: change a token of one of them"
-        )
+        problem = "patch.clean and patch.corrupted are the same text"
+        raise UserError(f"{problem}: change a token of one of them")
     if (answers is None) == (continuation is None):
-        raise UserError(
-            "patch.answers and patch.continuation: give one of them, as the metric of the patching"
-        )
+        advice = "give one of them, as the metric of the patching"
+        raise UserError(f"patch.answers and patch.continuation: {advice}")
     metric: LogitDifference | ContinuationLoss
     if answers is not None:
         if len(answers) != 2 or answers[0] == answers[1]:
@@ -244,10 +242,9 @@ def patch_texts(
                 f"patch.answers={list(answers)} must be two different texts: the answer to the "
                 'clean text and another one, such as patch.answers=\'[" Mary"," John"]\''
             )
-        metric = LogitDifference(
-            *(tokenizer.only_token(answer, key="patch.answers") for answer in answers)
-        )
-        right, wrong = tokenizer.labels([metric.right, metric.wrong])
+        pair = [tokenizer.only_token(answer, key="patch.answers") for answer in answers]
+        metric = LogitDifference(*pair)
+        right, wrong = tokenizer.labels(pair)
         name = f"the logit of {right} minus the logit of {wrong} at the last token"
     else:
         following = tokenizer.encode_prompt(continuation or "")

@@ -1,8 +1,6 @@
-"""Metrics on repeated random texts, which detect induction heads and duplicate-token heads (Olsson
-2022; Wang 2022).
+"""Metrics on repeated random texts: induction and duplicate-token heads (Olsson 2022; Wang 2022).
 
-Shapes: L layers, B texts, H heads, P tokens in the repeated passage (the period), T tokens (both
-queries and keys).
+Shapes: L layers, B texts, H heads, P tokens in the repeated passage (the period), T tokens.
 
 Each text contains a passage of P random tokens twice in a row. A model can predict the tokens of
 the second copy only from the first copy. From a token in the second copy, an induction head attends

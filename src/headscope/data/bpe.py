@@ -15,8 +15,7 @@ MAX_DISTINCT = 2**22
 100 bytes of memory for each of them."""
 
 PIECE = 2**14
-"""Number of characters that the library gets at a time. It reads 256 pieces at once, and needs 60
-times their size as memory."""
+"""Characters in a piece. The library reads 256 at once, and needs 60 times their size of memory."""
 
 
 def train_bpe(
@@ -114,8 +113,7 @@ def split_long_runs(text: str) -> list[str]:
 
 
 def byte_symbols() -> list[str]:
-    """For each byte, the printable character that stands for this byte in byte-level BPE, as in
-    GPT-2."""
+    """For each byte, the printable character that stands for it in GPT-2's byte-level BPE."""
     substitutes = iter(range(256, 512))
     return [
         chr(value) if chr(value).isprintable() and value != 32 else chr(next(substitutes))

@@ -25,8 +25,7 @@ MAX_BYTES_ON_GPU = 256 * 2**20
 
 
 class TokenDataModule(LightningDataModule):
-    """Batches of the texts in `store` (see `prepare_store`) for `Trainer.fit` and
-    `Trainer.validate`.
+    """Batches of the texts in `store` (see `prepare_store`) for `Trainer.fit` and `.validate`.
 
     A process trains on `accumulate` batches of `batch_size` sequences in each optimizer step.
     During `fit`, validation uses every `validation_every`-th window. `Trainer.validate` uses every
