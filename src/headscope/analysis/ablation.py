@@ -114,11 +114,8 @@ def ablate_heads(
     mean = change.mean(dim=-1)
     # The standard error of a ratio: a text with more counted tokens also has a larger sum.
     rest = change - mean[..., None] * (counted / counted.mean() - 1)
-    return {
-        "loss": losses.mean(),
-        "nats_per_token": mean,
-        "standard_error": rest.std(dim=-1) / change.size(-1) ** 0.5,
-    }
+    error = rest.std(dim=-1) / change.size(-1) ** 0.5
+    return {"loss": losses.mean(), "nats_per_token": mean, "standard_error": error}
 
 
 def gradient_importance(

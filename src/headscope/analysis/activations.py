@@ -241,10 +241,8 @@ def predict(
         return candidates.gather(-1, places), values
 
     normal = upcast_to_float32(model.norm(residual))
-    tokens, probabilities, of_target = (
-        result.unflatten(0, residual.shape[:2])
-        for result in in_chunks(normal, weight, wanted, likely)
-    )
+    results = in_chunks(normal, weight, wanted, likely)
+    tokens, probabilities, of_target = (each.unflatten(0, residual.shape[:2]) for each in results)
     written = upcast_to_float32(norm_scale(model.norm, residual[-1]) * reading.heads_at(positions))
     pushed = upcast_to_float32(fold_into(model.norm, written))  # (L, H, N, C)
     mean = pushed @ weight.mean(dim=0)

@@ -181,13 +181,8 @@ class PatchTexts:
     def run(self, loaded: "TrainedModel") -> PatchingResult:
         """Exchange each head between the two texts. Raises UserError if the metric is the same on
         both texts, because there is nothing to restore."""
-        result = patch_heads(
-            loaded.model,
-            torch.tensor(self.clean),
-            torch.tensor(self.corrupted),
-            self.metric,
-            position=self.position,
-        )
+        clean, corrupted = torch.tensor(self.clean), torch.tensor(self.corrupted)
+        result = patch_heads(loaded.model, clean, corrupted, self.metric, position=self.position)
         if result.clean == result.corrupted:
             raise UserError(
                 f"patch.clean and patch.corrupted: {self.metric_name} is {result.clean:.4f} on "
@@ -260,12 +255,5 @@ def patch_texts(
             f"patch.clean has {length} tokens{more}, more than the model's block_size="
             f"{loaded.model.block_size}: shorten both texts"
         )
-    return PatchTexts(
-        clean=tokens[0],
-        corrupted=tokens[1],
-        clean_labels=tokenizer.labels(tokens[0]),
-        corrupted_labels=tokenizer.labels(tokens[1]),
-        metric=metric,
-        metric_name=name,
-        position=position,
-    )
+    clean_labels, corrupted_labels = map(tokenizer.labels, tokens)
+    return PatchTexts(tokens[0], tokens[1], clean_labels, corrupted_labels, metric, name, position)

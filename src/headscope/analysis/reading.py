@@ -186,14 +186,9 @@ class Reading(Activations):
     ) -> Snapshot:
         """The first `length` tokens for the pages, by default all of them. `more_metrics` (L, H)
         are metrics that `statistics` lacks, and `switched` the heads that are switched off."""
-        header = {**self.header(length), **statistics.header(more_metrics)}
+        header = self.header(length) | statistics.header(more_metrics) | {"switched": [*switched]}
         predictions = predict(self, self.targets(length))
-        return snapshot(
-            header | {"switched": [*switched]},
-            self.weights(length),
-            predictions,
-            self.tokenizer.label,
-        )
+        return snapshot(header, self.weights(length), predictions, self.tokenizer.label)
 
     def to_bertviz(self) -> tuple[tuple[Tensor, ...], list[str]]:
         """The arguments `attention` and `tokens` of BertViz's `head_view` and `model_view`: the

@@ -44,14 +44,9 @@ def train_bpe(
         show_progress=False,
     )
     small = (piece for text in texts for piece in pieces([text], size=PIECE))
-    hf_tokenizer.train_from_iterator(
-        (
-            run
-            for piece in few_words(sample(small, int(sample_megabytes * 1e6)))
-            for run in split_long_runs(piece.decode())
-        ),
-        trainer,
-    )
+    kept = few_words(sample(small, int(sample_megabytes * 1e6)))
+    runs = (run for piece in kept for run in split_long_runs(piece.decode()))
+    hf_tokenizer.train_from_iterator(runs, trainer)
     byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
     ranks = {bytes([value]): value for value in range(256)}
     for left, right in json.loads(hf_tokenizer.to_str())["model"]["merges"]:

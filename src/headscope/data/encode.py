@@ -32,8 +32,8 @@ class TextBatch:
 
 
 Track = Callable[[Iterator[TextBatch], int | None], Generator[TextBatch, None, None]]
-"""Shows the progress: takes the batches and the size of all text in bytes, if it is known. Yields
-the same batches."""
+"""Shows the progress: gets the batches and the size of the whole text in bytes, if it is known, and
+yields the same batches."""
 
 
 @dataclass

@@ -62,12 +62,8 @@ class TokenDataModule(LightningDataModule):
         self.train_batches = partial(
             TrainingBatches, store.train, block_size=block_size, batch_size=batch_size, seed=seed
         )
-        self.validation_windows = partial(
-            ValidationWindows,
-            store.validation,
-            block_size=block_size,
-            batch_size=validation_batch_size,
-        )
+        sizes = {"block_size": block_size, "batch_size": validation_batch_size}
+        self.validation_windows = partial(ValidationWindows, store.validation, **sizes)
         # If a split is too short, raise UserError now, before training is set up.
         self.train_batches()
         self.validation_windows()

@@ -283,7 +283,8 @@ def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
-    """The rows below the header. Another number of fields, which loses text, raises ValueError."""
+    """The rows below the header. A row with another number of fields raises ValueError, because
+    some of its text would be lost."""
     csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)

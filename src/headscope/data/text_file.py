@@ -99,7 +99,8 @@ OPEN: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def opened(file: Path, *, decompress: bool = True) -> Iterator[Any]:
-    """Opens a file, perhaps compressed, as a binary stream. Raises UserError if that fails."""
+    """Opens a file as a binary stream. A compressed file is decompressed. Raises UserError if the
+    file cannot be read."""
     unpack = OPEN.get(file.suffix.lower()) if decompress else None
     try:
         with file.open("rb") as raw, unpack(raw, "rb") if unpack else raw as stream:
