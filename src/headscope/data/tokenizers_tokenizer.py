@@ -91,7 +91,7 @@ def steps_of(decoder: Any) -> list[dict[str, Any]]:
 
 
 def writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], bytes]:
-    """Maps the name of a token to the bytes that the decoder writes for it within a text."""
+    """A function that maps a token's name to the bytes that the decoder writes within a text."""
     kinds = [step["type"] for step in decoders]
     if "ByteLevel" in kinds:
         byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
