@@ -53,8 +53,8 @@ LENGTH, VOCAB = 24, 60
 
 def induction_circuit(heads: int = 1) -> GPT:
     """Two layers, each of one head that matters (Elhage 2021): the first writes the token before
-    beside every token, the second looks for where its own token was written so. The other heads
-    look at all tokens alike and write nothing.
+    beside every token, the second looks for where its own token was written so, and copies what it
+    looks at. The other heads look at all tokens alike and write nothing.
 
     The residual stream holds three parts: the token (V), the token before (V), the position (T).
     """
@@ -82,8 +82,9 @@ def induction_circuit(heads: int = 1) -> GPT:
         key[:length, place] = torch.eye(length)
         value[:VOCAB, token] = torch.eye(VOCAB)
         model.blocks[0].attention.out_proj.weight[before, :VOCAB] = torch.eye(VOCAB)
-        # Layer 1: the query is the token, the key the token before.
-        query, key, _ = model.blocks[1].attention.qkv.weight.chunk(3)
+        # Layer 1: the query is the token, the key the token before, and the value the token.
+        query, key, value = model.blocks[1].attention.qkv.weight.chunk(3)
         query[:VOCAB, token] = 100 * torch.eye(VOCAB)
-        key[:VOCAB, before] = torch.eye(VOCAB)
+        key[:VOCAB, before] = value[:VOCAB, token] = torch.eye(VOCAB)
+        model.blocks[1].attention.out_proj.weight[token, :VOCAB] = torch.eye(VOCAB)
     return model

@@ -143,6 +143,14 @@ def summary_checksum(summary: dict[str, Any]) -> int:
     return zlib.crc32(json_text(summary).encode())
 
 
+def is_plain(content: Any) -> bool:
+    """Whether `content` is plain data, which JSON keeps unchanged, without NaN and infinity."""
+    try:
+        return json.loads(json.dumps(content, allow_nan=False)) == content
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 def json_text(content: Any, *, indent: int | None = None) -> str:
     """`content` as JSON. NaN and infinity become null, because JSON cannot represent them."""
     return json.dumps(_finite(content), indent=indent, allow_nan=False)

@@ -2,7 +2,7 @@
 estimated from gradients. All equal what hooks, written here, do to the head's output."""
 
 import copy
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +11,7 @@ import torch
 from checkpoint_files import content, save
 from choices import every_part
 from refusals import refused
-from small_gpt import VOCAB, gpt, induction_circuit, variant
+from small_gpt import gpt, induction_circuit, variant
 
 import headscope
 from headscope.analysis.ablation import (
@@ -38,15 +38,12 @@ COUNTED = torch.rand(TARGETS.shape, generator=torch.Generator().manual_seed(2)) 
 SOME = TARGETS.where(COUNTED, IGNORED)
 
 
-@contextmanager
 def outputs_changed(model, layer, change):
     """Inside the block, `out_proj` of the layer reads change(outputs); outputs (N, T, H, D)."""
     part = model.attentions[layer]
-    handle = part.out_proj.register_forward_pre_hook(
+    return part.out_proj.register_forward_pre_hook(
         lambda module, read: change(read[0].unflatten(-1, (part.heads, -1))).flatten(-2)
     )
-    yield
-    handle.remove()
 
 
 def outputs_of(model, layer, tokens):
@@ -169,10 +166,6 @@ def test_in_an_induction_circuit_the_two_heads_of_the_circuit_are_needed_and_eac
     """clean: A B ... A, which makes the model predict B. corrupted: D B ... A."""
     model = induction_circuit(heads=2)
     model.norm = torch.nn.Identity()
-    with torch.no_grad():  # the induction head also copies the token that it looks at
-        attention = model.attentions[1]
-        attention.qkv.weight.chunk(3)[2][:VOCAB, :VOCAB] = torch.eye(VOCAB)
-        attention.out_proj.weight[:VOCAB, :VOCAB] = torch.eye(VOCAB)
     clean, corrupted = torch.tensor([1, 2, 5, 6, 7, 1]), torch.tensor([4, 2, 5, 6, 7, 1])
     found = patch_heads(model, clean, corrupted, LogitDifference(right=2, wrong=5))
     ones = torch.tensor([[1.0, 0.0], [1.0, 0.0]])

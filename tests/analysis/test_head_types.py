@@ -1,5 +1,4 @@
-"""What heads are called: by what they plainly do, and nothing where they do nothing. Every name and
-metric is in the glossary."""
+"""Heads are called what they plainly do. Every name and metric is in the glossary."""
 
 import re
 

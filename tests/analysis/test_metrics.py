@@ -27,9 +27,8 @@ def some_weights(tokens, *, causal, seed=0):
     future = torch.ones(tokens, tokens).triu(1).bool() & torch.tensor(causal)
     scores = 3 * torch.randn(2, tokens, tokens, generator=torch.Generator().manual_seed(seed))
     # Its own token, the token before and the first; then all alike.
-    patterns = [
-        torch.eye(tokens)[[max(0, t - back) for t in range(tokens)]] for back in (0, 1, tokens)
-    ]
+    keys = [[max(0, t - back) for t in range(tokens)] for back in (0, 1, tokens)]
+    patterns = [torch.eye(tokens)[key] for key in keys]
     patterns.append(uniform(torch.ones(tokens, tokens), ~future))
     weights = torch.stack([*patterns, *scores.masked_fill(future, -math.inf).softmax(-1)])
     return weights.double().masked_fill(future, math.nan)
@@ -112,8 +111,7 @@ def test_fewer_queries_than_keys_are_the_last_ones():
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 99))
 def test_within_documents_they_are_the_means_over_the_queries_of_all_documents(lengths, seed):
-    """A query sees its own document only. `single_key` and the fixed offset are about the whole
-    text."""
+    """A query sees its own document. `single_key` and the fixed offset are about the whole text."""
     alone = [some_weights(length, causal=True, seed=seed)[-1].nan_to_num() for length in lengths]
     weights = torch.block_diag(*alone)
     visible = torch.block_diag(*(torch.ones(each.shape) for each in alone)).tril().bool()
@@ -199,12 +197,10 @@ def test_the_mass_on_targets_is_that_of_a_plain_loop_and_read_nothing_after_a_to
         "punctuation": lambda words, query, key: words[key] in (COMMA, NEWLINE, STOP),
         "frequent": lambda words, query, key: words[key] in (THE, OF),
     }
-    found = targets_in(tokens, KINDS)
+    found, visible = targets_in(tokens, KINDS), torch.ones(length, length).bool()
     assert found.keys() == is_target.keys()
     for name, targets in found.items():
-        mass, queries = mass_on(
-            weights, targets, None if causal else torch.ones(length, length).bool()
-        )
+        mass, queries = mass_on(weights, targets, None if causal else visible)
         expected, count = torch.zeros(2, 3), 0
         for text, words in enumerate(tokens.tolist()):
             for t in range(length):
@@ -265,8 +261,7 @@ def test_induction_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "expected"),
-    [(60, {3, 5, 7, 9, 11}), (10, {3, 5, 7}), (7, {2, 4})],
+    ("vocab_size", "expected"), [(60, {3, 5, 7, 9, 11}), (10, {3, 5, 7}), (7, {2, 4})]
 )
 def test_a_passage_comes_twice_and_nowhere_else(vocab_size, expected):
     """Of 24 tokens. No two periods differ by 1. A small vocabulary has short passages."""

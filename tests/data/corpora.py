@@ -17,9 +17,8 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 def jsonl(rows: Iterable[object]) -> str:
     """JSON Lines. A text becomes a row with the one column `text`."""
-    return "".join(
-        f"{json.dumps({'text': row} if isinstance(row, str) else row)}\n" for row in rows
-    )
+    whole = [{"text": row} if isinstance(row, str) else row for row in rows]
+    return "".join(f"{json.dumps(row)}\n" for row in whole)
 
 
 def texts(corpus: Corpus) -> tuple[list[str], list[str]]:

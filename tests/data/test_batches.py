@@ -42,8 +42,7 @@ def numbers(rows):
 
 @st.composite
 def trainings(draw, short=False):
-    """Tokens and options for TrainingBatches, of any sizes that give at least one batch, or if
-    `short`, only a part of one."""
+    """Tokens and options for TrainingBatches: at least one batch, or if `short`, a part of one."""
     block_size, batch_size, world_size = draw(st.integers(1, 8)), draw(sizes), draw(sizes)
     least = block_size * (batch_size * world_size + 1) + 1
     count = st.integers(block_size + 1, least) if short else st.integers(least, least + 150)

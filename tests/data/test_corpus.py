@@ -1,5 +1,4 @@
-"""The laws of a corpus: all of its text is in one split or the other, and pieces of a text have the
-tokens of the whole."""
+"""All text of a corpus is in one of its splits, and the pieces of a text have its tokens."""
 
 import hashlib
 import shutil

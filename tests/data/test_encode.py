@@ -52,12 +52,10 @@ def test_a_store_has_the_tokens_of_the_text_after_an_end_of_text(tmp_path, make,
 LONG = [f"Document {number}. " * 40 for number in range(200)]
 
 
-@pytest.mark.parametrize(
-    ("streaming", "validation"), [(False, None), (True, None), (True, "train")]
-)
-def test_the_number_of_tokens_is_limited(tmp_path, streaming, validation):
+@pytest.mark.parametrize(("streaming", "split"), [(False, None), (True, None), (True, "train")])
+def test_the_number_of_tokens_is_limited(tmp_path, streaming, split):
     name = str(write(tmp_path / "set", {"train.jsonl": jsonl(LONG)}))
-    options = {"name": name, "streaming": streaming, "validation_split": validation}
+    options = {"name": name, "streaming": streaming, "validation_split": split}
     store = prepare_store(Hub(**options, max_tokens=9_001), tokenizers.byte, root=tmp_path)
     assert (len(store.train), len(store.validation)) == (9_001, 1_000)
     unlimited = prepare_store(Hub(**options), tokenizers.byte, root=tmp_path)
@@ -134,9 +132,7 @@ def test_a_store_and_an_evaluation_have_the_same_tokens_and_bytes_of_the_text(
         assert tokenizer.byte_lengths()[found.tokens].sum() * ratio == pytest.approx(size)
         _, model = content(configuration(), tokenizer)
         result = evaluate(model, found, batch_size=4)
-        if (
-            tokenizer.end_of_text is not None
-        ):  # the first token, which is not predicted, has no bytes
+        if tokenizer.end_of_text is not None:  # the first token, not predicted, has no bytes
             assert result["bytes"] == size
         nats = result["loss_nats_per_token"] * result["tokens"]
         assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / result["bytes"])

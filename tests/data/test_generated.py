@@ -135,8 +135,7 @@ def test_a_value_out_of_range_is_refused(name, keys):
 
 
 def answers_in(loaded, inputs, targets):
-    """The place (window, position) and the loss of each token after "=", one by one, as far as the
-    sum begins in the window."""
+    """The place (window, position) and loss of each token after "=" if its sum is in the window."""
     logits, [sign] = loaded.model(inputs), loaded.tokens("=")
     return {
         (row, t): cross_entropy(logits[row, t], targets[row, t])
@@ -190,9 +189,8 @@ def test_the_losses_of_sums_count_only_answers(
         np.array([token for text in each for token in (end, *last.tokens(text))], dtype=np.uint16)
         for each in texts(corpus)
     )
-    windows = TrainingBatches(
-        train, block_size=block_size, batch_size=batch_size, seed=last.config.seed
-    )
+    sizes = {"block_size": block_size, "batch_size": batch_size}
+    windows = TrainingBatches(train, **sizes, seed=last.config.seed)
     of_batches = [losses_of_answers(first, *batch) for batch in islice(windows, batches)]
     expected = torch.stack([loss for each in of_batches for loss in each]).mean()
     loss, norm = (events(run).Scalars(f"train/{name}")[0].value for name in ("loss", "grad_norm"))

@@ -45,10 +45,7 @@ def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path
         "a/run/analysis": {"heads.csv": "text"},
         "a/run/.hydra": {"config.yaml": "text"},
         "a/data/store": {"store.json": "text", "checksums.json": "text"},
-        "b": {
-            "3.txt": "three",
-            "4.md": "\u9053" * 8000,
-        },  # the part that is tested ends in a letter
+        "b": {"3.txt": "three", "4.md": "\u9053" * 8000},  # the tested part ends in a letter
     }
     for folder, content in files.items():
         write(tmp_path / folder, content)

@@ -1,5 +1,4 @@
-"""The laws of tokens: nothing of a text is lost, every byte is counted once, names mean nothing,
-and labels show every character."""
+"""Tokens lose nothing of a text, every byte counts once, and labels show every character."""
 
 import copy
 import hashlib

@@ -1,5 +1,4 @@
-"""Position encodings: the laws of all, and each against a formula written here, or that of BLOOM or
-T5."""
+"""Position encodings: the laws of all, and each against its formula, or that of BLOOM or T5."""
 
 import math
 
@@ -26,8 +25,7 @@ PLAIN = {"q": some(2, 4, 10, 4), "k": some(2, 2, 10, 4), "embeddings": some(2, 1
 
 
 def encoded(position: Position, length: int = 10, queries: int = 10) -> dict[str, Tensor]:
-    """What `position` does with the first `length` places of PLAIN; the queries are the last
-    `queries` of them."""
+    """What `position` does with the first `length` places of PLAIN, the last `queries` of them."""
     q, k, x = (numbers[..., :length, :] for numbers in PLAIN.values())
     queries = min(queries, length)
     q, k = position.rotate(q[:, :, length - queries :], k)
@@ -93,11 +91,8 @@ def test_texts_that_are_too_long_and_queries_without_keys_are_refused(name):
 
 
 REFUSED = [
-    *(
-        (name, {"base": base})
-        for name in ("sinusoidal", "rotary")
-        for base in (0.0, math.inf, math.nan)
-    ),
+    *(("sinusoidal", {"base": base}) for base in (0.0, math.inf, math.nan)),
+    *(("rotary", {"base": base}) for base in (0.0, math.inf, math.nan)),
     ("rotary", {"head_dim": 7}),
     *(("digits", {"base": base}) for base in (1, -2)),
     *(("digits", {"embed_dim": w, "base": b, "block_size": b**w + 1}) for b, w in [(2, 3), (3, 2)]),
@@ -174,9 +169,8 @@ def test_the_relative_bias_is_the_number_of_t5s_bucket_of_the_distance():
         sizes = {"max_distance": max_distance, "block_size": 2001}
         position = position_of("relative", buckets=buckets, **sizes)
         distance = torch.arange(1971, 2001)[:, None] - torch.arange(2001)
-        bucket = T5Attention._relative_position_bucket(
-            -distance, bidirectional=False, num_buckets=buckets, max_distance=max_distance
-        )
+        options = {"num_buckets": buckets, "max_distance": max_distance}
+        bucket = T5Attention._relative_position_bucket(-distance, bidirectional=False, **options)
         expected = position.table.weight[bucket].permute(2, 0, 1)
         assert torch.equal(position.bias(30, 2001), expected)
 

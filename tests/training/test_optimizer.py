@@ -103,8 +103,7 @@ def test_muon_rejects_momentum_and_betas_that_are_out_of_range():
 
 @pytest.mark.parametrize(("weight_decay", "fast"), [(0.0, True), (0.3, True), (0.3, False)])
 def test_muon_makes_the_same_updates_as_torch_optim_muon(weight_decay, fast, monkeypatch):
-    """Each block of `rows` is updated like a separate matrix. Only where bf16 is fast, the products
-    are computed in bf16."""
+    """Each block of `rows` is updated like a matrix of its own. bf16 is used where it is fast."""
     monkeypatch.setattr("headscope.training.muon.multiplies_bf16_fast", lambda device: fast)
     made = orthogonal(torch.rand(3, 6, 9))
     assert torch.equal(made, made.bfloat16().float()) == fast

@@ -28,51 +28,48 @@ from headscope.training.module import LanguageModel
 from headscope.training.resume import newest_checkpoint, resumed_config
 from headscope.training.run import fit
 
-
-@pytest.fixture
-def run() -> Path:
-    return Path("a run, with 'marks' and = signs")
+RUN = Path("a run, with 'marks' and = signs")
 
 
-def save_step(run: Path, name: str, config: dict | None = None, step: int = 7) -> Path:
-    file = run / "checkpoints" / f"{name}.safetensors"
+def save_step(name: str, config: dict | None = None, step: int = 7) -> Path:
+    file = RUN / "checkpoints" / f"{name}.safetensors"
     file.parent.mkdir(parents=True, exist_ok=True)
     save(content(config, step=step)[0] | {"config": config or configuration()}, file)
     return file
 
 
-def resumed(run: Path, *words: str):
-    given = quoted(arguments([f"resume={run}", *words]))
+def resumed(*words: str):
+    given = quoted(arguments([f"resume={RUN}", *words]))
     task = [word for word in given if not word.startswith("hydra")]
     plain: Any = OmegaConf.to_container(composed(*task), resolve=True)
     keys = [key_of(word) for word in task]
-    return resumed_config(plain, newest_checkpoint(run), keys)
+    return resumed_config(plain, newest_checkpoint(RUN), keys)
 
 
-def test_a_resumed_run_has_the_configuration_of_its_checkpoint_except_where_it_writes(run):
+def test_a_resumed_run_has_the_configuration_of_its_checkpoint_except_where_it_writes():
     own = configuration("optimizer=adamw", "schedule=cosine", "callbacks.attention.text='a b'")
     own["callbacks"]["attention"]["text"] = "a ${name} \\${b} c"
-    save_step(run, "last", own | {"store_dir": "../elsewhere"})
-    config, changes = resumed(run)
+    save_step("last", own | {"store_dir": "../elsewhere"})
+    config, changes = resumed()
     assert config.kept() == own
     assert changes == []
     assert config.store_dir == "data"
-    assert resumed(run, "store_dir=mine")[0].store_dir == "mine"
+    assert resumed("store_dir=mine")[0].store_dir == "mine"
 
 
-def test_the_command_line_changes_the_configuration(run):
+def test_the_command_line_changes_the_configuration():
     own = ["optimizer=adamw", "optimizer.lr=0.123", "schedule=cosine"]
-    save_step(run, "last", configuration(*own, "trainer.max_steps=7"))
+    save_step("last", configuration(*own, "trainer.max_steps=7"))
     words = ["optimizer.beta1=0.5", "schedule.final_fraction=0.5"]
-    config, changes = resumed(run, "trainer.max_steps=9", *words)
+    config, changes = resumed("trainer.max_steps=9", *words)
     assert config.kept() == configuration(*own, *words, "trainer.max_steps=9")
     assert changes[:2] == ["trainer.max_steps from 7 to 9", "optimizer.beta1 from 0.9 to 0.5"]
-    other, _ = resumed(run, "schedule=linear", "schedule.cooldown=0.25")
+    other, _ = resumed("schedule=linear", "schedule.cooldown=0.25")
     assert other.schedule.cooldown == 0.25
     fixed = ("model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=muon")
     for word in fixed:
         with refused("init_from"):
-            resumed(run, word)
+            resumed(word)
 
 
 # --- damaged files ---
@@ -83,27 +80,27 @@ def cut(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, Path.unlink])
-def test_a_run_with_a_damaged_last_continues_from_best(run, damage, capsys):
-    best, last = save_step(run, "best", step=30), save_step(run, "last", step=40)
-    found = newest_checkpoint(run)
+def test_a_run_with_a_damaged_last_continues_from_best(damage, capsys):
+    best, last = save_step("best", step=30), save_step("last", step=40)
+    found = newest_checkpoint(RUN)
     assert (found.path, found.step, capsys.readouterr().err) == (last, 40, "")
     damage(last)
-    found = newest_checkpoint(run)
+    found = newest_checkpoint(RUN)
     assert (found.path, found.step) == (best, 30)
     said = capsys.readouterr().err
     assert re.fullmatch(f".*{last}.*best.safetensors instead, of step 30\n", said)
     cut(best)
     with refused("resume=", "best.safetensors", *["last.safetensors"] * (damage is cut)):
-        newest_checkpoint(run)
+        newest_checkpoint(RUN)
     with refused("is not a run"):
-        newest_checkpoint(run.parent)
+        newest_checkpoint(RUN.parent)
 
 
-def test_a_checkpoint_with_only_weights_is_not_resumed(run):
-    file = save_step(run, "last")
+def test_a_checkpoint_with_only_weights_is_not_resumed():
+    file = save_step("last")
     save({key: value for key, value in opened(file).items() if key != "training"}, file)
     with refused("only weights", "init_from="):
-        newest_checkpoint(run)
+        newest_checkpoint(RUN)
 
 
 def test_a_damaged_summary_counts_as_missing(tmp_path):
@@ -117,10 +114,10 @@ def test_a_damaged_summary_counts_as_missing(tmp_path):
         assert read_summary(tmp_path) is None
 
 
-def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsys):
-    best, last = save_step(run, "best"), save_step(run, "last")
+def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(capsys):
+    best, last = save_step("best"), save_step("last")
     cut(best)
-    assert checkpoint.find(str(run)) == last
+    assert checkpoint.find(str(RUN)) == last
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert str(best) in said.err
@@ -129,7 +126,7 @@ def test_a_damaged_best_is_replaced_by_last_unless_best_was_requested(run, capsy
         trained.load(checkpoint.find(str(best)))
     last.unlink()
     with refused("best.safetensors", "damaged"):
-        trained.load(checkpoint.find(str(run)))
+        trained.load(checkpoint.find(str(RUN)))
 
 
 # --- weights that are not finite ---

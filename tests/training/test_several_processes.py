@@ -76,10 +76,8 @@ def test_several_processes_train_as_one(way, count, alone, script, monkeypatch):
     assert ours["tokens"] == theirs["tokens"]
     assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-6)
     for tag in ("train/loss", "val/loss", "train/lr", "train/grad_norm"):
-        one, other = (
-            {event.step: event.value for event in events(each).Scalars(tag)}
-            for each in (run, alone)
-        )
+        logs = [events(each).Scalars(tag) for each in (run, alone)]
+        one, other = ({event.step: event.value for event in log} for log in logs)
         assert one == pytest.approx(other, rel=2e-6)
     for line in ("run  ", "step 9 of 9", "Validating on", "best_val_loss"):
         assert ended.out.count(line) == 1, line
@@ -116,11 +114,9 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(tiny, script):
     said = train("torchrun", 2, "resume=run")
     assert said.code == 0, said.err
     assert_same_weights("whole", "run")
-    logged = [
-        [(event.step, event.value) for event in events(each).Scalars("train/loss")]
-        for each in ("whole", "run")
-    ]
-    assert logged[0] == logged[1]
+    logs = [events(each).Scalars("train/loss") for each in ("whole", "run")]
+    one, other = ([(event.step, event.value) for event in log] for log in logs)
+    assert one == other
 
     said = train("lightning", 1, "resume=alone")
     assert said.code == 0, said.err

@@ -117,12 +117,8 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(script, speeches):
     ]
     headscope.train([*words, "hydra.run.dir=outputs/whole"])
     words.append(HERE)
-    for moment in (
-        ("training_step", "21"),
-        ("validation_step", "2"),
-        ("half a checkpoint", "2"),
-        ("training_step", "4"),
-    ):
+    moments = [("training_step", "21"), ("validation_step", "2"), ("half a checkpoint", "2")]
+    for moment in (*moments, ("training_step", "4")):
         command = [sys.executable, "-c", KILLED, *moment, str(ROOT / "scripts" / "train.py")]
         killed = subprocess.run([*command, *words], capture_output=True, text=True)
         assert killed.returncode == -9, killed.stderr

@@ -123,10 +123,7 @@ def test_the_final_validation_announces_what_it_uses(script, speeches):
     assert evaluated["loss_nats_per_token"] == pytest.approx(losses["whole"], rel=1e-5)
 
 
-SHORT = {
-    "English": (ROOT / "README.md").read_text(encoding="utf-8")[:3000],
-    "Chinese": CHINESE * 20,
-}
+SHORT = {"English": (ROOT / "README.md").read_text("utf-8")[:3000], "Chinese": CHINESE * 20}
 
 
 @pytest.mark.parametrize("kind", SHORT)

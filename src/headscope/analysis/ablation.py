@@ -34,8 +34,7 @@ from headscope.nn.loss import IGNORED, next_token_loss
 Replacement = Literal["zero", "mean"]
 
 TEXTS = 16
-"""Number of repeated random texts. It is smaller than in a report, because these texts are measured
-once per head."""
+"""Number of repeated random texts: fewer than in a report, as they are measured once per head."""
 
 
 @contextmanager
@@ -84,51 +83,39 @@ def ablate_heads(
     - `loss` (): the mean loss with all heads, in nats per counted token.
     - `nats_per_token` (L, H): the loss without each head minus the loss with all heads. A positive
       value means that the head lowers the loss.
-    - `standard_error` (L, H): the standard error of `nats_per_token` over the N texts. For a single
-      text, the standard error is NaN.
+    - `standard_error` (L, H): that of `nats_per_token` over the N texts. NaN for a single text.
 
     A batch contains at most `max_batch` texts. For every head that is removed, each text is copied.
     """
-    texts, counted = max(1, max_batch // model.attentions[0].heads), counted_per_text(targets)
+    heads, counted = model.attentions[0].heads, counted_per_text(targets)
+    means = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)
+
+    def new_outputs(layer: int, heads: Tensor) -> Tensor:
+        return means[layer][heads][:, None, None]  # (K, 1, 1, D)
+
+    def losses_of(batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The `text_losses` with all heads (N,), and without each of them (L, H, N)."""
+        of_batch = targets[batch].to(model.device)
+
+        def measure(x: Tensor) -> Tensor:
+            repeated = of_batch.repeat(len(x) // len(of_batch), 1)
+            return text_losses(model, x, repeated, counted.mean())
+
+        tokens = inputs[batch].to(model.device)
+        return measure_replacements(model, tokens, measure, new_outputs, max_batch=max_batch)
+
     with evaluating(model):
-        means = mean_outputs(model, inputs, max_batch) if replace_by == "mean" else None
-        results = [
-            _loss_changes(model, inputs[batch], targets[batch], means, max_batch, counted.mean())
-            for batch in track(torch.arange(len(inputs)).split(texts))
-        ]
-    change = torch.cat([change for change, _ in results], dim=-1)  # (L, H, N)
+        if replace_by == "mean":
+            means = mean_outputs(model, inputs, max_batch)
+        batches = track(torch.arange(len(inputs)).split(max(1, max_batch // heads)))
+        results = [losses_of(batch) for batch in batches]
+    losses, without = (torch.cat(each, dim=-1).cpu() for each in zip(*results, strict=True))
+    change = without - losses  # (L, H, N)
     mean = change.mean(dim=-1)
     # The standard error of a ratio: a text with more counted tokens also has a larger sum.
     rest = change - mean[..., None] * (counted / counted.mean() - 1)
-    return {
-        "loss": torch.cat([losses for _, losses in results]).mean(),
-        "nats_per_token": mean,
-        "standard_error": rest.std(dim=-1) / change.size(-1) ** 0.5,
-    }
-
-
-def _loss_changes(
-    model: GPT,
-    inputs: Tensor,
-    targets: Tensor,
-    means: list[Tensor] | None,
-    max_batch: int,
-    per_text: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Returns two tensors: the change of the `text_losses` when each head is removed (L, H, N), and
-    the `text_losses` with all heads (N,)."""
-    inputs, targets = inputs.to(model.device), targets.to(model.device)
-
-    def measure(x: Tensor) -> Tensor:
-        return text_losses(model, x, targets.repeat(len(x) // len(targets), 1), per_text)
-
-    def new_outputs(layer: int, heads: Tensor) -> Tensor:
-        if means is None:
-            return torch.zeros(1, 1, 1, 1)
-        return means[layer][heads][:, None, None]  # (K, 1, 1, D)
-
-    losses, without = measure_replacements(model, inputs, measure, new_outputs, max_batch=max_batch)
-    return (without - losses).cpu(), losses.cpu()
+    error = rest.std(dim=-1) / change.size(-1) ** 0.5
+    return {"loss": losses.mean(), "nats_per_token": mean, "standard_error": error}
 
 
 def gradient_importance(

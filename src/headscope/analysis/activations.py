@@ -1,5 +1,4 @@
-"""What a forward pass computes on a text, and what the model predicts, layer by layer and head by
-head.
+"""What a forward pass computes on a text, and what the model predicts, by layers and heads.
 
 Shapes: B batch, L layers, H heads, D head_dim, T tokens, C embed_dim, V vocab_size, N positions, P
 listed tokens.
@@ -8,7 +7,7 @@ The residual stream is a sum: each attention layer adds the outputs of its heads
 and each feed-forward network adds its output (Elhage 2021).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -97,7 +96,7 @@ class Activations:
         lists = vars(self.forward_pass).values()
         return sum(tensor.nbytes for layers in lists for tensor in layers)
 
-    def _stacked(self, layers: Sequence[Tensor]) -> Tensor:
+    def _stacked(self, layers: Iterable[Tensor]) -> Tensor:
         """The tensors (B, ...) of all layers as one (B, L, ...), without B for a single text."""
         stacked = torch.stack([*layers], dim=1)
         return stacked if self.tokens.dim() == 2 else stacked[0]
@@ -121,10 +120,8 @@ class Activations:
         options: Any = {"position": self.model.position, "mask": mask}
         pairs = zip(self.model.blocks, self.forward_pass.residual, strict=False)
         return self._stacked(
-            [
-                block.attention.compute_heads(block.attention_norm(x), **options).scores
-                for block, x in pairs
-            ]
+            block.attention.compute_heads(block.attention_norm(x), **options).scores
+            for block, x in pairs
         )
 
     @computed_once
@@ -143,10 +140,8 @@ class Activations:
         """`heads` at some positions only, (L, H, C) for one and (L, H, N, C) for N."""
         pairs = zip(self.model.attentions, self.forward_pass.outputs, strict=True)
         return self._stacked(
-            [
-                torch.einsum("b...hd,hcd->bh...c", outputs[:, positions], output_matrices(layer))
-                for layer, outputs in pairs
-            ]
+            torch.einsum("b...hd,hcd->bh...c", outputs[:, positions], output_matrices(layer))
+            for layer, outputs in pairs
         )
 
     @computed_once
@@ -193,21 +188,18 @@ class Activations:
         return self.attention[..., :length, :length].detach().float().cpu().numpy()
 
     def targets(self, length: int | None = None) -> dict[int, int]:
-        """For each of the first `length` positions, the token that follows. For the last one, the
-        most likely token."""
+        """The token after each of the first `length`. After the last, the most likely one."""
         length = length or len(self.tokens)
         following = [*self.tokens[1:length].tolist(), self._most_likely(length - 1)]
         return dict(enumerate(following))
 
     def position(self, position: int) -> int:
-        """A position counted from 0. A negative one is counted from the end. Raises UserError if
-        there is no such position."""
+        """A position from 0, or from the end if negative. Raises UserError if there is none."""
         self._check_single()
         length = len(self.tokens)
         if not -length <= position < length:
-            raise UserError(
-                f"position={position}: the text has {length} tokens; the last one is -1"
-            )
+            problem = f"position={position}: the text has {length} tokens"
+            raise UserError(f"{problem}; the last one is -1")
         return position % length
 
     def _most_likely(self, position: int) -> int:
@@ -249,10 +241,8 @@ def predict(
         return candidates.gather(-1, places), values
 
     normal = upcast_to_float32(model.norm(residual))
-    tokens, probabilities, of_target = (
-        result.unflatten(0, residual.shape[:2])
-        for result in in_chunks(normal, weight, wanted, likely)
-    )
+    results = in_chunks(normal, weight, wanted, likely)
+    tokens, probabilities, of_target = (each.unflatten(0, residual.shape[:2]) for each in results)
     written = upcast_to_float32(norm_scale(model.norm, residual[-1]) * reading.heads_at(positions))
     pushed = upcast_to_float32(fold_into(model.norm, written))  # (L, H, N, C)
     mean = pushed @ weight.mean(dim=0)
@@ -286,9 +276,8 @@ def in_chunks(
     take: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]],
 ) -> list[Tensor]:
     """Calls `take(logits, rows, targets)` for a few rows of x (..., N, C) at a time, where the
-    logits are x W^T for the `matrix` W, in its dtype. Returns the concatenated results. The memory
-    of the logits is used again for the next rows, because allocating it would take as long as the
-    product."""
+    logits are x W^T for the `matrix` W, in its dtype. Returns the concatenated results. All logits
+    share the same memory, because allocating it would take as long as the product."""
     rows, expanded = x.flatten(0, -2), targets.expand(x.shape[:-1]).flatten()
     memory = matrix.new_empty(min(ROWS, len(rows)), len(matrix))
     taken = [

@@ -112,10 +112,8 @@ def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, T
     shape = (len(layers), layers[0].query.size(0)) * 2
     strengths = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
     for late, later in enumerate(layers[1:], start=1):
-        values, outputs = (
-            torch.cat([getattr(layer, name) for layer in layers[:late]])
-            for name in ("value", "output")
-        )
+        values = torch.cat([layer.value for layer in layers[:late]])
+        outputs = torch.cat([layer.output for layer in layers[:late]])
         ways = {"q": (later.key, later.query), "k": (later.query, later.key)}
         if not later.bilinear:
             alone = torch.eye(later.query.size(1)).to(later.query).expand(len(later.query), -1, -1)

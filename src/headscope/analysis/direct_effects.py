@@ -19,8 +19,7 @@ from headscope.nn import GPT
 
 
 def is_scaling(norm: nn.Module) -> bool:
-    """Whether a norm multiplies each vector by a number and a matrix. A norm of the user may do
-    anything."""
+    """Whether a norm multiplies each vector by a number and a matrix. The user's norm may not."""
     return type(norm).forward in (nn.LayerNorm.forward, nn.RMSNorm.forward, nn.Identity.forward)
 
 

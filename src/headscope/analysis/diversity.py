@@ -31,22 +31,16 @@ def jensen_shannon(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     divergence in bits, averaged over the queries (Lin 1991; Endres 2003)."""
     visible = visible_keys(weights, visible)
     maps = torch.where(visible, weights, 0.0)
-    rows = [_distances(head, maps) for head in maps.unbind(dim=-3)]  # (..., N, T) each
+    rows = []
+    for head in maps.split(1, dim=-3):  # (..., 1, T, S)
+        middle = (head + maps) / 2
+        divergence = (_divergence(head, middle) + _divergence(maps, middle)) / 2
+        rows.append(divergence.clamp(min=0).sqrt())  # (..., N, T)
     return mean_over(torch.stack(rows, dim=-3), counted_queries(visible))
 
 
-def _distances(head: Tensor, heads: Tensor) -> Tensor:
-    """For each query, the distance between `head` (..., T, S) and each of `heads` (..., N, T, S).
-    Returns (..., N, T)."""
-    head = head.unsqueeze(-3).expand_as(heads)
-    middle = (head + heads) / 2
-    divergence = (_divergence(head, middle) + _divergence(heads, middle)) / 2
-    return divergence.clamp(min=0).sqrt()
-
-
 def _divergence(first: Tensor, second: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of `first` from `second`, in bits (Kullback 1951). `first` must
-    be 0 wherever `second` is 0."""
+    """Kullback-Leibler divergence in bits (Kullback 1951). Where `second` is 0, `first` must be."""
     tiny = torch.finfo(first.dtype).tiny
     ratio = first.clamp(min=tiny) / second.clamp(min=tiny)
     return (first * ratio.log()).sum(dim=-1) / math.log(2)
@@ -69,8 +63,7 @@ def diversity(similarity: Tensor) -> Tensor:
 
 
 def pairs_by_similarity(similarity: Tensor) -> list[tuple[int, int, float]]:
-    """All pairs of heads, each with its value in `similarity` (N, N). The most similar pair is
-    first."""
+    """All pairs of heads with their values in `similarity` (N, N), the most similar pair first."""
     heads = similarity.size(-1)
     first, second = torch.triu_indices(heads, heads, offset=1)
     values = similarity[first, second]

@@ -2,8 +2,7 @@
 
 Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim, V vocab_size.
 
-The output of a head is the slice of the input of `out_proj` that this head computes: D numbers per
-token.
+The output of a head is its slice of the input of `out_proj`: D numbers per token.
 """
 
 import re
@@ -32,14 +31,12 @@ shape (K, N, T, D), or of a shape that can be broadcast to it."""
 
 
 def parse_head(name: str, model: GPT) -> Head:
-    """Parse a name such as L0H1 into layer and head. Raises UserError if the model has no such
-    head."""
+    """Parse a name such as L0H1 into layer and head. Raises UserError for an unknown head."""
     layers, heads = len(model.attentions), model.attentions[0].heads
     match = re.fullmatch(r"L(\d{1,5})H(\d{1,5})", str(name), re.ASCII)
     if not match or int(match[1]) >= layers or int(match[2]) >= heads:
-        raise UserError(
-            f"{name}: this model has no such head; name one of L0H0 to L{layers - 1}H{heads - 1}"
-        )
+        advice = f"name one of L0H0 to L{layers - 1}H{heads - 1}"
+        raise UserError(f"{name}: this model has no such head; {advice}")
     return int(match[1]), int(match[2])
 
 
@@ -104,16 +101,14 @@ def measure_replacements(
     positions: slice = slice(None),
     max_batch: int,
 ) -> tuple[Tensor, Tensor]:
-    """Measure texts, tokens (N, T), while the output of one head is replaced, for each head of the
-    model.
+    """Measure texts, tokens (N, T), with the output of one head replaced, for each head.
 
     `measure` maps the output of the last block (K N, T, C) on K copies of the texts to one number
     per text (K N,). Returns the measurement without a replacement (N,), and with each head replaced
     (L, H, N).
 
     Several heads are replaced in one batch, which contains a copy of the texts for each of these
-    heads, and at most `max_batch` texts. The layers before the replaced head are computed only
-    once.
+    heads, and at most `max_batch` texts. The layers before the head are computed only once.
     """
     x, mask = model.embed(tokens), model.document_mask(tokens)
     block_inputs = []  # (N, T, C) each

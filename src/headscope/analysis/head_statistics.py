@@ -24,8 +24,7 @@ from headscope.nn.capture import capture
 from headscope.show.viewer.snapshot import json_numbers
 
 MAX_WEIGHTS_PER_HEAD = 2**22
-"""Maximum number of attention weights per head in a batch of windows. It limits the memory of a
-batch."""
+"""Maximum number of attention weights per head in a batch of windows, to limit its memory."""
 OFFSETS = "offset_sums"
 MIN_QUERIES = 8
 """A metric that depends on the tokens, such as `punctuation`, gives names only if at least this
@@ -186,8 +185,7 @@ def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
 
 
 def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe | None:
-    """Repeated random texts without special tokens. `texts` is the number of texts. None if
-    `can_measure_repeats` is false."""
+    """`texts` repeated random texts without special tokens, or None (see `can_measure_repeats`)."""
     excluded = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
     measurable = can_measure_repeats(model, excluded)
     return RepeatProbe(model, excluded=excluded, texts=texts) if measurable else None

@@ -33,20 +33,17 @@ def visible_keys(weights: Tensor, visible: Tensor | None = None) -> Tensor:
 
 
 def offsets(weights: Tensor) -> Tensor:
-    """The position of each key minus the position of each query, (T, S): 0 for the query's own
-    token."""
+    """The position of each key minus that of each query, (T, S): 0 for the query's own token."""
     queries, keys = weights.shape[-2:]
     if queries > keys:
-        raise UserError(
-            f"weights have {queries} queries and {keys} keys: there must be a key for each query"
-        )
+        problem = f"weights have {queries} queries and {keys} keys"
+        raise UserError(f"{problem}: there must be a key for each query")
     positions = torch.arange(keys, device=weights.device)
     return positions - positions[keys - queries :, None]
 
 
 def uniform(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Uniform attention, with the shape of the mask: a query gives the same weight to every key
-    that it sees."""
+    """Uniform attention, in the shape of the mask: the same weight on every key that is seen."""
     visible = visible_keys(weights, visible).to(weights.dtype)
     return visible / visible.sum(dim=-1, keepdim=True)
 
@@ -59,8 +56,7 @@ def counted_queries(visible: Tensor) -> Tensor:
 
 
 def mean_over(values: Tensor, queries: Tensor) -> Tensor:
-    """The mean of values (..., T) over the queries in the mask `queries` (..., T). The mean is 0 if
-    the mask contains no query."""
+    """The mean of values (..., T) over the mask `queries` (..., T), or 0 if it has no query."""
     count = queries.sum(dim=-1).clamp(min=1)
     return torch.where(queries, values, 0.0).sum(dim=-1) / count
 
@@ -131,8 +127,7 @@ def first_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
 
 
 def mean_distance(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Mean distance between query and key in tokens, weighted by attention, from 0 to S - 1 (Vig
-    2019)."""
+    """Mean distance of query and key in tokens, weighted by attention, 0 to S - 1 (Vig 2019)."""
     visible = visible_keys(weights, visible)
     distance = torch.where(visible, weights * offsets(weights).abs(), 0.0).sum(dim=-1)
     return mean_over(distance, counted_queries(visible))

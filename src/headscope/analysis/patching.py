@@ -181,13 +181,8 @@ class PatchTexts:
     def run(self, loaded: "TrainedModel") -> PatchingResult:
         """Exchange each head between the two texts. Raises UserError if the metric is the same on
         both texts, because there is nothing to restore."""
-        result = patch_heads(
-            loaded.model,
-            torch.tensor(self.clean),
-            torch.tensor(self.corrupted),
-            self.metric,
-            position=self.position,
-        )
+        clean, corrupted = torch.tensor(self.clean), torch.tensor(self.corrupted)
+        result = patch_heads(loaded.model, clean, corrupted, self.metric, position=self.position)
         if result.clean == result.corrupted:
             raise UserError(
                 f"patch.clean and patch.corrupted: {self.metric_name} is {result.clean:.4f} on "
@@ -230,13 +225,11 @@ def patch_texts(
             f"{first} and corrupted {second}"
         )
     if tokens[0] == tokens[1]:
-        raise UserError(
-            "patch.clean and patch.corrupted are the same text: change a token of one of them"
-        )
+        problem = "patch.clean and patch.corrupted are the same text"
+        raise UserError(f"{problem}: change a token of one of them")
     if (answers is None) == (continuation is None):
-        raise UserError(
-            "patch.answers and patch.continuation: give one of them, as the metric of the patching"
-        )
+        advice = "give one of them, as the metric of the patching"
+        raise UserError(f"patch.answers and patch.continuation: {advice}")
     metric: LogitDifference | ContinuationLoss
     if answers is not None:
         if len(answers) != 2 or answers[0] == answers[1]:
@@ -244,10 +237,9 @@ def patch_texts(
                 f"patch.answers={list(answers)} must be two different texts: the answer to the "
                 'clean text and another one, such as patch.answers=\'[" Mary"," John"]\''
             )
-        metric = LogitDifference(
-            *(tokenizer.only_token(answer, key="patch.answers") for answer in answers)
-        )
-        right, wrong = tokenizer.labels([metric.right, metric.wrong])
+        pair = [tokenizer.only_token(answer, key="patch.answers") for answer in answers]
+        metric = LogitDifference(*pair)
+        right, wrong = tokenizer.labels(pair)
         name = f"the logit of {right} minus the logit of {wrong} at the last token"
     else:
         following = tokenizer.encode_prompt(continuation or "")
@@ -263,12 +255,5 @@ def patch_texts(
             f"patch.clean has {length} tokens{more}, more than the model's block_size="
             f"{loaded.model.block_size}: shorten both texts"
         )
-    return PatchTexts(
-        clean=tokens[0],
-        corrupted=tokens[1],
-        clean_labels=tokenizer.labels(tokens[0]),
-        corrupted_labels=tokenizer.labels(tokens[1]),
-        metric=metric,
-        metric_name=name,
-        position=position,
-    )
+    clean_labels, corrupted_labels = map(tokenizer.labels, tokens)
+    return PatchTexts(tokens[0], tokens[1], clean_labels, corrupted_labels, metric, name, position)

@@ -20,8 +20,7 @@ from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture, evaluating
 
 Measure = Callable[[Tensor, Tensor], float]
-"""Maps the weights of the receiver (N, T, T), and the output of the last block (N, T, C), to a
-number."""
+"""Maps the receiver's weights (N, T, T) and the last block's output (N, T, C) to a number."""
 
 WAYS = (*KINDS, "all")
 """The ends of a path: the queries, keys or values of the receiver, or all three."""

@@ -29,8 +29,7 @@ from headscope.nn import Position
 from headscope.show.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
 
 NOTEBOOK_BYTES = 2 * 2**20
-"""Like `page.MAX_BYTES`, for a page in a notebook: the notebook's file contains every page that it
-shows."""
+"""Like `page.MAX_BYTES`, for pages in a notebook, whose file contains all that it shows."""
 
 FRAME = (
     '<iframe sandbox="allow-scripts" title="Attention viewer" srcdoc="{page}" style="width: 100%; '
@@ -113,9 +112,8 @@ class Reading(Activations):
             if block.feed_forward is not None:
                 terms[f"L{layer} feed-forward"] = self.feed_forward[layer, position]
         weight = model.head.weight[wanted]
-        direction = fold_norm(model.norm, weight) * norm_scale(
-            model.norm, self.residual[-1, position]
-        )
+        scale = norm_scale(model.norm, self.residual[-1, position])
+        direction = fold_norm(model.norm, weight) * scale
         shares = {name: term @ direction for name, term in terms.items()}
         bias = getattr(model.norm, "bias", None)
         if bias is not None:
@@ -188,14 +186,9 @@ class Reading(Activations):
     ) -> Snapshot:
         """The first `length` tokens for the pages, by default all of them. `more_metrics` (L, H)
         are metrics that `statistics` lacks, and `switched` the heads that are switched off."""
-        header = {**self.header(length), **statistics.header(more_metrics)}
+        header = self.header(length) | statistics.header(more_metrics) | {"switched": [*switched]}
         predictions = predict(self, self.targets(length))
-        return snapshot(
-            header | {"switched": [*switched]},
-            self.weights(length),
-            predictions,
-            self.tokenizer.label,
-        )
+        return snapshot(header, self.weights(length), predictions, self.tokenizer.label)
 
     def to_bertviz(self) -> tuple[tuple[Tensor, ...], list[str]]:
         """The arguments `attention` and `tokens` of BertViz's `head_view` and `model_view`: the

@@ -1,8 +1,6 @@
-"""Metrics on repeated random texts, which detect induction heads and duplicate-token heads (Olsson
-2022; Wang 2022).
+"""Metrics on repeated random texts: induction and duplicate-token heads (Olsson 2022; Wang 2022).
 
-Shapes: L layers, B texts, H heads, P tokens in the repeated passage (the period), T tokens (both
-queries and keys).
+Shapes: L layers, B texts, H heads, P tokens in the repeated passage (the period), T tokens.
 
 Each text contains a passage of P random tokens twice in a row. A model can predict the tokens of
 the second copy only from the first copy. From a token in the second copy, an induction head attends
@@ -151,20 +149,16 @@ class RepeatProbe:
     def __init__(
         self, model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
     ) -> None:
+        vocab_size, length = model.embedding.num_embeddings, text_length(model)
         if not can_measure_repeats(model, excluded) or texts < 2:
-            tokens = model.embedding.num_embeddings - len(excluded)
+            tokens = vocab_size - len(excluded)
             raise UserError(
                 f"block_size={model.block_size}, {tokens} tokens and texts={texts}: the induction "
                 f"metrics need a block_size of at least {MIN_LENGTH}, a vocabulary of at least "
                 f"{MIN_VOCABULARY} tokens with text and at least 2 texts"
             )
-        self.texts = repeated_texts(
-            vocab_size=model.embedding.num_embeddings,
-            length=text_length(model),
-            texts=texts,
-            seed=seed,
-            excluded=excluded,
-        )
+        options = {"vocab_size": vocab_size, "length": length, "texts": texts, "seed": seed}
+        self.texts = repeated_texts(**options, excluded=excluded)
         self.induction = contrast(self.texts, skip=1)
         self.duplicate = contrast(self.texts, skip=0)
         self.prefix = target_factors(self.texts, skip=1)

@@ -20,8 +20,7 @@ from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.data.tokenizer import Tokenizer
 
 MAX_COUNTED_TOKENS = 2**20
-"""To find the frequent tokens of a corpus, at most this many of its tokens are counted. This limits
-the time."""
+"""To find the frequent tokens of a corpus, at most this many tokens are counted, to limit time."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,7 @@ def punctuation_in(tokens: Tensor, kinds: TokenKinds) -> Tensor:
 
 
 def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Tensor]:
-    """The targets (N, T, T) of each metric that depends on the tokens (N, T), by the name of the
-    metric.
+    """The targets (N, T, T) of each metric that depends on the tokens (N, T), by its name.
 
     - `same_token`: earlier copies of the query's own token (duplicate-token heads, Wang 2022).
     - `punctuation`: punctuation marks and line breaks (heads that attend to separators, Clark
@@ -117,10 +115,8 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
         keys = {"punctuation": punctuation_in(tokens, kinds)}
         if kinds.frequent is not None:
             keys["frequent"] = kinds.frequent.to(tokens.device)[tokens]
-        # The same keys for every query.
-        targets |= {
-            name: mask[:, None].expand(-1, tokens.size(1), -1) for name, mask in keys.items()
-        }
+        for name, mask in keys.items():  # the same keys for every query
+            targets[name] = mask[:, None].expand(-1, tokens.size(1), -1)
     return targets
 
 

@@ -1,5 +1,4 @@
-"""Checks plain data key by key against the arguments of a constructor: that of a dataclass, or that
-of a part.
+"""Checks plain data key by key against the arguments of a dataclass, or of a part's constructor.
 
 Every configuration is checked here once, whether it comes from the command line or from a
 checkpoint. No interpolation is resolved, and no part is called.
@@ -98,22 +97,19 @@ def checked_keys(
     known: Arguments, data: Any, key: str, group: str, composed: bool
 ) -> dict[str, Any]:
     """The values of the `known` arguments in `data`, or else their defaults. `key` is the path of
-    `data`, and `group` that of a part, with a slash. Raises UserError for the same reasons as
-    `parse`."""
+    `data`, and `group` that of a part, with a slash. Raises UserError as `parse` does."""
     check_group(data, key)
     rest = next((name for name in known if known[name].annotation == Others), None)
     known = {name: known[name] for name in known if name != rest or composed}
-    others = [name for name in data if name not in known or name == rest]
+    others = {name: data[name] for name in data if name not in known or name == rest}
     if rest in known:
-        data = {name: data[name] for name in data if name not in others} | {
-            rest: {name: data[name] for name in others}
-        }
-        others = []
-    if others:
+        data = {**data, rest: others}
+    elif others:
         inside = {name: parameter.annotation for name, parameter in known.items()}
         inside |= {name: arguments_of(kind) for name, kind in inside.items() if is_dataclass(kind)}
-        problem = f"{join(key, others[0])}: there is no such key{suggestion(others[0], inside)}"
-        words = " ".join(f"~{join(key, name)}" for name in others[:10])
+        first, *more = others
+        problem = f"{join(key, first)}: there is no such key{suggestion(first, inside)}"
+        words = " ".join(f"~{join(key, name)}" for name in [first, *more[:9]])
         if group:
             problem += f"; to remove what this class does not take: {words}"
         raise UserError(problem)

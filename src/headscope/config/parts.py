@@ -149,8 +149,7 @@ def imported(module: str) -> ModuleType:
 
 
 def arguments_of(target: Any) -> dict[str, inspect.Parameter]:
-    """The arguments of a class or function. If a constructor has `**options`, those of its base
-    classes count too."""
+    """The arguments of a class or function, and with `**options` those of its base classes too."""
     calls = [target]
     if isinstance(target, type):
         calls = [vars(base)["__init__"] for base in target.__mro__ if "__init__" in vars(base)]

@@ -1,8 +1,7 @@
 """Training batches from a token array.
 
-A batch is a pair (inputs, targets) of int64 tensors, each with the shape (B, T). The target at each
-position is the next token. Inputs and targets are views of one tensor (B, T + 1), so they are not
-contiguous.
+A batch is a pair (inputs, targets) of int64 tensors (B, T). The target at each position is the next
+token. Inputs and targets are views of one tensor (B, T + 1), so they are not contiguous.
 
 Shapes: B batch, T block_size, N tokens.
 """
@@ -87,8 +86,7 @@ class TrainingBatches(IterableDataset[Batch]):
             yield inputs_and_targets(gather(starts))
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state that is sent to another process. A memory-mapped file is sent as its path
-        instead of its bytes."""
+        """The state that is sent to another process: of a memory-mapped file, its path."""
         tokens = self.tokens
         # Only the whole map has an mmap as its base. A slice is sent as bytes, because its
         # attribute `offset` is wrong: it is the offset of the whole map.
@@ -127,9 +125,8 @@ class Shuffle:
     about sqrt(size) rows and columns. Each round first shifts every column cyclically by a hash of
     its column index, and then every row by a hash of its row index. Both shifts are invertible, so
     the result is a permutation of the grid. The grid can have more cells than `size`: a result that
-    is not below `size` is permuted again until it is (cycle walking). Black & Rogaway 2002,
-    "Ciphers with Arbitrary Finite Domains", describe both the grid and cycle walking. `random`
-    draws the keys of the hash.
+    is not below `size` is permuted again until it is (cycle walking). Black & Rogaway 2002 describe
+    both ("Ciphers with Arbitrary Finite Domains"). `random` draws the keys of the hash.
     """
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
@@ -140,8 +137,7 @@ class Shuffle:
         self.keys = random.integers(2**64, size=(ROUNDS, 2), dtype=np.uint64)
 
     def __call__(self, indices: np.ndarray) -> np.ndarray:
-        """The elements of the permutation at `indices`. The indices are int64 of any shape, and so
-        is the result."""
+        """The elements of the permutation at `indices`. Both are int64 of any shape."""
         result = self._permute_grid(indices.astype(np.uint64))
         while (outside := result >= self.size).any():
             result[outside] = self._permute_grid(result[outside])
@@ -163,8 +159,7 @@ def hash_with_key(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
 
 
 def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
-    """Returns a function that copies windows from `tokens`, an array in memory or a memory-mapped
-    file."""
+    """Returns a function that copies windows from `tokens`, in memory or memory-mapped."""
     do_not_read_ahead(tokens)
     windows = sliding_window_view(np.asarray(tokens), length)  # (N - length + 1, length), a view
 

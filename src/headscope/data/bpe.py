@@ -15,8 +15,7 @@ MAX_DISTINCT = 2**22
 100 bytes of memory for each of them."""
 
 PIECE = 2**14
-"""Number of characters that the library gets at a time. It reads 256 pieces at once, and needs 60
-times their size as memory."""
+"""Characters in a piece. The library reads 256 at once, and needs 60 times their size of memory."""
 
 
 def train_bpe(
@@ -45,14 +44,9 @@ def train_bpe(
         show_progress=False,
     )
     small = (piece for text in texts for piece in pieces([text], size=PIECE))
-    hf_tokenizer.train_from_iterator(
-        (
-            run
-            for piece in few_words(sample(small, int(sample_megabytes * 1e6)))
-            for run in split_long_runs(piece.decode())
-        ),
-        trainer,
-    )
+    kept = few_words(sample(small, int(sample_megabytes * 1e6)))
+    runs = (run for piece in kept for run in split_long_runs(piece.decode()))
+    hf_tokenizer.train_from_iterator(runs, trainer)
     byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
     ranks = {bytes([value]): value for value in range(256)}
     for left, right in json.loads(hf_tokenizer.to_str())["model"]["merges"]:
@@ -114,8 +108,7 @@ def split_long_runs(text: str) -> list[str]:
 
 
 def byte_symbols() -> list[str]:
-    """For each byte, the printable character that stands for this byte in byte-level BPE, as in
-    GPT-2."""
+    """For each byte, the printable character that stands for it in GPT-2's byte-level BPE."""
     substitutes = iter(range(256, 512))
     return [
         chr(value) if chr(value).isprintable() and value != 32 else chr(next(substitutes))

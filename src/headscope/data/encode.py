@@ -54,8 +54,8 @@ class Count:
 
     @property
     def text_per_token_byte(self) -> float:
-        """The bytes of the text per byte of its tokens. It is 1 unless the tokenizer loses text. If
-        no token has bytes, it is also 1."""
+        """The bytes of the text per byte of its tokens: 1 unless the tokenizer loses text. Also 1
+        if no token has bytes."""
         return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
 
     def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
@@ -147,20 +147,17 @@ class OwnTokenizer(threading.local):
         self.tokenizer = copy.deepcopy(tokenizer)
 
     def encode(self, batch: TextBatch) -> np.ndarray:
-        """The tokens of a batch (n,). If the tokenizer has an end-of-text token, it comes before
-        each document."""
-        end_of_text = self.tokenizer.end_of_text
-        dtype = token_dtype(self.tokenizer.vocab_size)
+        """The tokens of a batch (n,). Each document begins with an end-of-text token, if any."""
+        end_of_text, size = self.tokenizer.end_of_text, self.tokenizer.vocab_size
+        dtype = token_dtype(size)
         arrays = [np.empty(0, dtype)]
         for begins, piece in batch.pieces:
             if begins and end_of_text is not None:
                 arrays.append(np.array([end_of_text], dtype))
             arrays.append(tokens := self.tokenizer.encode(piece))
-            if len(tokens) and (largest := np.max(tokens)) >= self.tokenizer.vocab_size:
-                name, size = type(self.tokenizer).__name__, self.tokenizer.vocab_size
-                raise UserError(
-                    f"{name} gives the token {largest}, but its vocab_size is {size}: correct it"
-                )
+            if len(tokens) and (largest := np.max(tokens)) >= size:
+                problem = f"{type(self.tokenizer).__name__} gives the token {largest}"
+                raise UserError(f"{problem}, but its vocab_size is {size}: correct it")
         return np.concatenate(arrays, dtype=dtype, casting="same_kind")
 
 

@@ -77,20 +77,17 @@ def visible(text: str) -> str:
     - A space becomes ·, except a single space between two other characters.
     - Any other invisible character becomes its code point, such as U+0007. The same holds for a
       combining mark without a base character, and for the replacement character of an invalid byte.
-    - All other characters are unchanged, in every script. So applying `visible` a second time
-      changes nothing.
+    - All others are unchanged, in every script. So applying `visible` again changes nothing.
     """
     return "".join(visible_characters(text)) or EMPTY
 
 
 def visible_characters(text: str) -> list[str]:
-    """The result of `visible` as a list, with one item for each character. Combining marks are in
-    the item of their character."""
-    characters = split_characters(text)
+    """The result of `visible`, with one item for each character and its combining marks."""
+    characters = [" ", *split_characters(text), " "]
     shown = []
-    for previous, character, following in zip(
-        [" ", *characters], characters, [*characters[1:], " "], strict=False
-    ):
+    neighbours = zip(characters, characters[1:], characters[2:], strict=False)
+    for previous, character, following in neighbours:
         base, marks = character[0], character[1:]
         if character == " " and " " not in (previous, following):
             shown.append(character)

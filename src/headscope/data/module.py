@@ -25,8 +25,7 @@ MAX_BYTES_ON_GPU = 256 * 2**20
 
 
 class TokenDataModule(LightningDataModule):
-    """Batches of the texts in `store` (see `prepare_store`) for `Trainer.fit` and
-    `Trainer.validate`.
+    """Batches of the texts in `store` (see `prepare_store`) for `Trainer.fit` and `.validate`.
 
     A process trains on `accumulate` batches of `batch_size` sequences in each optimizer step.
     During `fit`, validation uses every `validation_every`-th window. `Trainer.validate` uses every
@@ -63,12 +62,8 @@ class TokenDataModule(LightningDataModule):
         self.train_batches = partial(
             TrainingBatches, store.train, block_size=block_size, batch_size=batch_size, seed=seed
         )
-        self.validation_windows = partial(
-            ValidationWindows,
-            store.validation,
-            block_size=block_size,
-            batch_size=validation_batch_size,
-        )
+        sizes = {"block_size": block_size, "batch_size": validation_batch_size}
+        self.validation_windows = partial(ValidationWindows, store.validation, **sizes)
         # If a split is too short, raise UserError now, before training is set up.
         self.train_batches()
         self.validation_windows()

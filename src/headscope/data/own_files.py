@@ -144,9 +144,8 @@ class TextFiles(Corpus):
         deduplicate: bool = False,
     ) -> None:
         if not path or LONE_SURROGATE.search(path):
-            raise UserError(
-                f"data.path={path!a} must name a file, a folder or a glob, in valid UTF-8"
-            )
+            kinds = "a file, a folder or a glob, in valid UTF-8"
+            raise UserError(f"data.path={path!a} must name {kinds}")
         self.path = path
         self.characters: int | None = None  # of the only document, when they have been counted
         self.template = Template(column, template)
@@ -172,9 +171,8 @@ class TextFiles(Corpus):
             names = [path] if target.is_file() else glob.glob(path, recursive=True)
             self.files = sorted(file for file in map(Path, names) if file.is_file())
         if not self.files:
-            raise UserError(
-                f"data.path={path} names no file, and no folder with UTF-8 text or .parquet files"
-            )
+            kinds = "no file, and no folder with UTF-8 text or .parquet files"
+            raise UserError(f"data.path={path} names {kinds}")
 
     def fingerprint(self) -> str:
         self.characters = None  # the text may have changed
@@ -252,8 +250,7 @@ def format_of(file: Path) -> str | None:
 
 
 def records(file: Path, columns: list[str]) -> Iterator[Record]:
-    """The rows of a file. Other columns than `columns` may be left out. Raises UserError if the
-    file cannot be read."""
+    """The rows of a file, perhaps with `columns` only. Raises UserError if it cannot be read."""
     read = READERS[format_of(file) or ""]
     with opened(file) as stream:
         try:
@@ -280,10 +277,8 @@ def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
-            reason = f"line {number}: {first_line(error)}"
-            raise ValueError(
-                f"{reason}; write an object in each line, or an array of them"
-            ) from None
+            advice = "write an object in each line, or an array of them"
+            raise ValueError(f"line {number}: {first_line(error)}; {advice}") from None
         yield from rows
 
 

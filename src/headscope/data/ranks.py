@@ -28,15 +28,13 @@ RANKS_SHA256 = "50394b9a017a60020093020215664e2995d98351e5240ca0b1abfcb88e9f8773
 
 
 def are_ranks(ranks: dict[bytes, int]) -> bool:
-    """Whether tiktoken can use these ranks. It crashes if one of the 256 bytes or one of the ranks
-    is missing."""
+    """Whether tiktoken can use these ranks. It crashes without one of the 256 bytes or a rank."""
     every_byte = {bytes([value]) for value in range(256)} <= ranks.keys()
     return every_byte and sorted(ranks.values()) == list(range(len(ranks)))
 
 
 def ranks_to_text(ranks: dict[bytes, int]) -> str:
-    """The ranks in the .tiktoken file format: one line per token, with the token's bytes in base64
-    and its rank."""
+    """The ranks in the format of .tiktoken: a line for each token, its bytes in base64 and rank."""
     return "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
 
 

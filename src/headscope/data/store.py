@@ -73,8 +73,7 @@ def prepare_store(
     track: Track | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> TokenStore:
-    """Opens the store of this corpus and tokenizer in the folder `root`. Creates the store if it
-    does not exist.
+    """Opens the store of this corpus and tokenizer in the folder `root`. Creates it if necessary.
 
     `make_tokenizer` is called with the training documents. It is a class or function, or a
     `functools.partial` that binds its options. `say` is called with messages for the user: the

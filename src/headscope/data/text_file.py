@@ -65,9 +65,8 @@ def _advice(data: bytes, place: int) -> str:
     start = max(0, place - SAMPLE_BYTES // 2)
     guess = from_bytes(data[start : start + SAMPLE_BYTES]).best()
     if guess is None or guess.encoding in ("ascii", "utf_8"):
-        return (
-            f"it may be a binary file: convert it to text (a packed text ends in {'/'.join(OPEN)})"
-        )
+        packed = f"a packed text ends in {'/'.join(OPEN)}"
+        return f"it may be a binary file: convert it to text ({packed})"
     encoding = guess.encoding.replace("_le", "le").replace("_be", "be").replace("_", "-")
     return (
         f"it may be {encoding}: convert it with iconv -f {encoding} -t utf-8 old > new, check the "

@@ -1,12 +1,10 @@
-"""Tokenizers convert text to tokens and back: their interface, and the makers that conf/tokenizer
-names.
+"""Tokenizers convert text to tokens and back. conf/tokenizer names the functions that make them.
 
 Most tokenizers use a `tiktoken.Encoding`. The others are `CharTokenizer`, and `TokenizersTokenizer`
 for the tokenizers of imported models that tiktoken cannot express.
 """
 
 import copy
-import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -20,6 +18,7 @@ from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
 from headscope.data.labels import token_labels
 from headscope.data.ranks import gpt2_ranks, ranks_to_text
 from headscope.errors import UserError
+from headscope.files import is_plain
 from headscope.nn.checks import token_ids
 
 END_OF_TEXT = "<|endoftext|>"
@@ -76,17 +75,10 @@ class Tokenizer(ABC):
         tokens have no bytes."""
 
     def state(self) -> dict[str, Any]:
-        """The complete tokenizer as plain data, from which `tokenizer_from_state` creates it
-        again."""
-        attributes = vars(self)
-        try:
-            is_plain = json.loads(json.dumps(attributes)) == attributes
-        except TypeError:
-            is_plain = False
-        if not is_plain:
-            raise UserError(
-                f"the attributes of {type(self).__name__} must be plain data to save it"
-            )
+        """The complete tokenizer as plain data, for `tokenizer_from_state`."""
+        attributes, name = vars(self), type(self).__name__
+        if not is_plain(attributes):
+            raise UserError(f"the attributes of {name} must be plain data to save it")
         return {"kind": "own", "attributes": attributes}
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -110,11 +102,10 @@ class Tokenizer(ABC):
         return [self.label(token) for token in range(self.vocab_size)]
 
     def tokens_of(self, text: str | Sequence[int]) -> list[int]:
-        """The tokens of a text, or token ids as they are. Raises UserError for what is not in the
-        vocabulary."""
-        return (
-            self.encode_prompt(text) if isinstance(text, str) else token_ids(text, self.vocab_size)
-        )
+        """The tokens of a text, or token ids as they are. Raises UserError for unknown ones."""
+        if isinstance(text, str):
+            return self.encode_prompt(text)
+        return token_ids(text, self.vocab_size)
 
     def only_token(self, text: str | int, *, key: str = "token") -> int:
         """The token that `text` is, or a token id as it is. `key` begins the message. Raises
@@ -129,8 +120,7 @@ class Tokenizer(ABC):
         return tokens[0]
 
     def first_token(self) -> int:
-        """The token with which an empty text begins. Raises UserError if there is no end-of-text
-        token."""
+        """The token that begins an empty text. Raises UserError without an end-of-text token."""
         if self.end_of_text is None:
             raise UserError("this model has no end-of-text token, so the prompt must not be empty")
         return self.end_of_text
@@ -148,14 +138,12 @@ def bpe(texts: Iterable[str], *, vocab_size: int, sample_megabytes: float = 100.
 
 
 def byte(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with 257 tokens: one token for each byte, and the end-of-text token. Does not
-    read `texts`."""
+    """A token for each of the 256 bytes, and the end-of-text token. Does not read `texts`."""
     return TiktokenTokenizer("byte", {bytes([value]): value for value in range(256)})
 
 
 def char(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with one token for each different character in `texts`, in the order of code
-    points."""
+    """A token for each different character in `texts`, in the order of code points."""
     seen = np.zeros(CODE_POINTS, dtype=bool)
     for text in texts:
         seen[code_points(text)] = True
@@ -163,8 +151,7 @@ def char(texts: Iterable[str]) -> Tokenizer:
 
 
 def gpt2(texts: Iterable[str], *, path: str | None = None) -> Tokenizer:
-    """GPT-2's own encoding, with 50257 tokens. Does not read `texts`. For `path`, see
-    `gpt2_ranks`."""
+    """GPT-2's encoding, with 50257 tokens. Does not read `texts`. `path`: see `gpt2_ranks`."""
     return TiktokenTokenizer("gpt2", gpt2_ranks(path))
 
 

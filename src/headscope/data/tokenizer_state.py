@@ -16,8 +16,7 @@ from headscope.errors import UserError
 
 
 def stored(own: type | None, texts: Iterable[str], *, state: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that is stored in a checkpoint (see `tokenizer_from_state`). Does not read
-    `texts`."""
+    """The tokenizer of a checkpoint (see `tokenizer_from_state`). Does not read `texts`."""
     return tokenizer_from_state(state, own)
 
 

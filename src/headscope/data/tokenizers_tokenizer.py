@@ -40,12 +40,9 @@ class TokenizersTokenizer(Tokenizer):
         if not 0 < self.tokens <= MAX_VOCAB_SIZE:
             raise UserError(f"{problem}: its tokens are not numbered below {MAX_VOCAB_SIZE:,}")
         self.vocab_size = self.tokens
-        self.names = [""] * self.tokens
-        for name, number in self.ids.items():
-            self.names[number] = name
-        if end_of_text is not None and (
-            type(end_of_text) is not int or not 0 <= end_of_text < self.tokens
-        ):
+        self.names = [self.library.id_to_token(number) or "" for number in range(self.tokens)]
+        is_token = type(end_of_text) is int and 0 <= end_of_text < self.tokens
+        if end_of_text is not None and not is_token:
             raise UserError(f"{problem}: it has no end-of-text token {str(end_of_text)[:80]}")
         self.end_of_text = end_of_text
         added = self.library.get_added_tokens_decoder()
@@ -85,8 +82,7 @@ class TokenizersTokenizer(Tokenizer):
 
 
 def steps_of(decoder: Any) -> list[dict[str, Any]]:
-    """The decoder of a `tokenizer.json`, or the decoders of a `Sequence`. The library has verified
-    that it is valid."""
+    """The decoder of a `tokenizer.json`, or those of a `Sequence`. The library has verified it."""
     if decoder is None:
         return []
     if decoder["type"] != "Sequence":
@@ -95,8 +91,7 @@ def steps_of(decoder: Any) -> list[dict[str, Any]]:
 
 
 def writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], bytes]:
-    """A function that maps the name of a token to the bytes that the decoder writes for the token
-    in the middle of a text."""
+    """A function that maps a token's name to the bytes that the decoder writes within a text."""
     kinds = [step["type"] for step in decoders]
     if "ByteLevel" in kinds:
         byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}

@@ -39,9 +39,8 @@ class ValidationWindows(IterableDataset[Batch]):
         world_size: int = 1,
     ) -> None:
         if len(tokens) < 2:
-            raise UserError(
-                f"the validation text has {len(tokens)} tokens, but needs at least 2: add text"
-            )
+            problem = f"the validation text has {len(tokens)} tokens, but needs at least 2"
+            raise UserError(f"{problem}: add text")
         self.tokens = np.asarray(tokens)
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
         full, rest = divmod(len(tokens) - 1, block_size)
@@ -77,6 +76,5 @@ def spread_windows(tokens: np.ndarray, *, length: int, windows: int | None = Non
 
 
 def first_passage(tokens: np.ndarray, length: int) -> list[int]:
-    """The first `length` tokens of a split, without the end-of-text token before the first
-    document."""
+    """The first `length` tokens of a split, without the end-of-text token that begins it."""
     return tokens[1 : length + 1].tolist()

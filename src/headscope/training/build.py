@@ -78,9 +78,8 @@ def build(
     loggers: Sequence[Logger] | None = None,
 ) -> Run:
     """Builds the run that `config` describes, in `folder`, to which it does not write yet. The run
-    continues from the checkpoint `resume` if this is given. If several `processes` train together,
-    each of them builds the run. `callbacks` are added to those of `config`, and `loggers` replace
-    them.
+    continues from the checkpoint `resume`, if given. If several `processes` train together, each of
+    them builds the run. `callbacks` are added to those of `config`, and `loggers` replace them.
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
@@ -101,10 +100,9 @@ def build(
         config = replace(config, logger={})
         objects += [type(each).__name__ for each in loggers]
     added = [*config.added(), *objects]
-    contents = checkpoint.contents(
-        config, module.tokenizer, data.store.name, precision_of(config.trainer), answers
-    )
-    examples = examples_of(corpus, module.tokenizer, data.store.validation)
+    store, precision = data.store, precision_of(config.trainer)
+    contents = checkpoint.contents(config, store.tokenizer, store.name, precision, answers)
+    examples = examples_of(corpus, store.tokenizer, store.validation)
     contents |= {"added": added, "examples": examples}
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers

@@ -2,7 +2,6 @@
 state of the optimizer is a dictionary of tensors by name (see `CombinedOptimizer`), without its
 learning rates: those of the configuration are valid."""
 
-import json
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.files import new_file
+from headscope.files import is_plain, new_file
 from headscope.trained.checkpoint import Stored, read, write
 from headscope.trained.checkpoint.file import SUFFIX
 
@@ -76,7 +75,7 @@ def saved_parts(parts: Mapping[str, Any], group: str, tensors: dict[str, Tensor]
     for name, part in parts.items():
         own: dict[str, Tensor] = {}
         plain = without_tensors(part, f"{group}.{name}", own)
-        if same_after_json(plain):
+        if is_plain(plain):
             saved[name] = plain
             tensors |= own
         else:
@@ -107,13 +106,6 @@ def with_tensors(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
             return tensors[plain[TENSOR]]
         return {key: with_tensors(value, tensors) for key, value in plain.items()}
     return [with_tensors(value, tensors) for value in plain] if isinstance(plain, list) else plain
-
-
-def same_after_json(plain: Any) -> bool:
-    try:
-        return json.loads(json.dumps(plain, allow_nan=False)) == plain
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 def lightning_checkpoint(stored: Stored) -> dict[str, Any]:

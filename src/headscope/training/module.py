@@ -1,5 +1,4 @@
-"""What one optimizer step and one validation do, and what they log. `training_step` reads like the
-loop of a plain PyTorch trainer.
+"""What an optimizer step and a validation do and log, as in the loop of a plain PyTorch trainer.
 
 Shapes: B batch, T tokens, V vocab_size.
 """
@@ -136,8 +135,7 @@ class LanguageModel(LightningModule):
             loop._batches_that_stepped = self.global_step
 
     def set_rates(self) -> None:
-        """Sets the learning rates of the next step. Those of a checkpoint do not count, because the
-        configuration may have changed."""
+        """Sets the learning rates of the next step by the configuration, also in a resumed run."""
         factor = self.schedule(self.global_step)
         for group, rate in zip(self.trainer.optimizers[0].param_groups, self.rates, strict=True):
             group["lr"] = rate * factor

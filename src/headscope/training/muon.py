@@ -20,8 +20,8 @@ applied five times, it maps every x from 0.002 to 1 to a value between 0.6 and 1
 
 
 class Muon(torch.optim.Optimizer):
-    """SGD with Nesterov momentum and orthogonalized updates (Jordan 2024): every singular value of
-    an update is near 1.
+    """SGD with Nesterov momentum and orthogonalized updates, whose singular values are near 1
+    (Jordan 2024).
 
     A parameter group may have the key `rows`, row counts such as [C, C, C], which divide each of
     its matrices into blocks. They are orthogonalized separately, so that the queries, keys and
@@ -45,10 +45,8 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Makes one step. `closure` may compute the gradients first. Returns its loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = closure() if closure else None
         same_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor, float]]] = {}
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
@@ -122,10 +120,8 @@ class CombinedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Makes one step with each optimizer. `closure` may compute the gradients, once."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = closure() if closure else None
         for optimizer in self.optimizers:
             optimizer.step()
         return loss

@@ -29,8 +29,7 @@ def logit_bytes(device: torch.device) -> int:
 
 class Objective:
     """The training objective: the mean cross-entropy of `model`. The logits are computed for
-    `chunk_tokens` tokens at a time: None means all of the batch, and `"auto"` as many as fit into
-    `logit_bytes`."""
+    `chunk_tokens` tokens at a time: None means the batch, `"auto"` what fits into `logit_bytes`."""
 
     def __init__(self, model: GPT, *, chunk_tokens: int | Literal["auto"] | None) -> None:
         self.model = model

@@ -130,9 +130,8 @@ def _fit(run: Run) -> dict[str, Any]:
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
     watch = run.callback(HeadWatch)
     if trainer.is_global_zero and watch and watch.due(watch.last):  # if it measures at all
-        measured = measure_checkpoints(
-            run.folder / "checkpoints", run.data.store.validation, device, watch.thresholds
-        )
+        folder, text = run.folder / "checkpoints", run.data.store.validation
+        measured = measure_checkpoints(folder, text, device, watch.thresholds)
         headers = {step: statistics.header() for step, statistics in measured.items()}
         for writer in tensorboard_writers(trainer) if headers else []:
             add_snapshot(writer, HEADS, [compact_json(headers).encode()], steps)

@@ -166,29 +166,24 @@ def build_callbacks(
             with full_keys(part, f"callbacks.{name}"):
                 callbacks.append(build_part(part, "callbacks", console=console))
     arguments = config.trainer.arguments
-    bars = [callback for callback in callbacks if isinstance(callback, ProgressBar)]
+    bars = [each for each in callbacks if isinstance(each, ProgressBar)]
     if len(bars) > 1 or arguments.get("enable_progress_bar") is False:
-        callbacks = [callback for callback in callbacks if type(callback) is not ProgressReport]
+        callbacks = [each for each in callbacks if type(each) is not ProgressReport]
     if arguments.get("enable_checkpointing") is False:
-        callbacks = [
-            callback for callback in callbacks if not isinstance(callback, CheckpointSaver)
-        ]
-    stateful = [
-        callback for callback in callbacks if type(callback).state_dict is not Callback.state_dict
-    ]
-    for key, number in Counter(callback.state_key for callback in stateful).items():
+        callbacks = [each for each in callbacks if not isinstance(each, CheckpointSaver)]
+    stateful = [each for each in callbacks if type(each).state_dict is not Callback.state_dict]
+    for key, number in Counter(each.state_key for each in stateful).items():
         if number > 1:
             raise UserError(f"callbacks: two have the state_key {key}: give each another one")
     # Lightning calls subclasses of Checkpoint last, in this order. The saver saves their state too.
-    return sorted(callbacks, key=lambda callback: isinstance(callback, CheckpointSaver))
+    return sorted(callbacks, key=lambda each: isinstance(each, CheckpointSaver))
 
 
 def build_loggers(config: TrainConfig, folder: Path, resume: Stored | None) -> list[Logger]:
     """The loggers of the configuration, which write to the folder of the run by default."""
     loggers = []
-    for name, part in config.logger.items():
-        if part is None:
-            continue
+    chosen = {name: part for name, part in config.logger.items() if part}
+    for name, part in chosen.items():
         target = locate(part["_target_"])
         given: dict[str, Any] = {}
         if part.get("save_dir") is None and "save_dir" in arguments_of(target):

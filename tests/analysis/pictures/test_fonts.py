@@ -64,10 +64,7 @@ def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch):
 
 
 @pytest.mark.slow  # in .ci/run, the quick tests have no such font
-@pytest.mark.skipif(
-    family_for("多") is None,
-    reason="no installed font has Chinese; Debian's fonts-wqy-zenhei is one",
-)
+@pytest.mark.skipif(family_for("多") is None, reason="needs a font such as fonts-wqy-zenhei")
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_chinese_stands_upright_in_the_report_and_is_drawn_without_a_warning(form, caplog):
     texts = CHINESE * 2

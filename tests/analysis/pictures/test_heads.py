@@ -64,9 +64,8 @@ def test_every_head_is_drawn_as_given_and_has_numbers_if_tokens_are_few(tokens, 
     for panel, head in zip(images(figure), weights, strict=True):
         written = {text.get_position(): float(text.get_text()) for text in panel.texts}
         cells = zip(*np.nonzero(shown), strict=True) if tokens <= FEW else []
-        assert written == {
-            (key, query): pytest.approx(float(head[query, key]), abs=0.0051) for query, key in cells
-        }
+        expected = {(key, query): float(head[query, key]) for query, key in cells}
+        assert written == pytest.approx(expected, abs=0.0051)
 
 
 def test_a_cell_has_the_number_of_its_head_however_large():

@@ -1,5 +1,4 @@
-"""The laws of the two ways of writing dot-product attention, and of skipping blocks of hidden keys:
-all compute the same."""
+"""Both ways of writing dot-product attention, and skipping blocks of hidden keys, are the same."""
 
 import doctest
 import math

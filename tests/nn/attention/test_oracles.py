@@ -43,11 +43,9 @@ def same_on_both_paths(layer, inputs, expected, expected_weights, **options) -> 
 
 def one_matrix(stacked: StackedHeads, kind: str) -> Tensor:
     """Weights, or biases, of all heads: queries, keys, values."""
-    heads = [
-        [getattr(h.query, kind), getattr(h.key, kind), getattr(h.value, kind)]
-        for h in stacked.stack
-    ]
-    return torch.cat([part for role in zip(*heads, strict=True) for part in role])
+    roles = ("query", "key", "value")
+    parts = [getattr(head, role) for role in roles for head in stacked.stack]
+    return torch.cat([getattr(part, kind) for part in parts])
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,8 @@ class ProbeText:
 class AttentionLog(StepCallback):
     """Logs to TensorBoard:
 
-    - a snapshot for the tab Attention, at `steps` steps and whenever `HeadWatch` measures that the
-      name of a head has changed. A snapshot has at most `step_megabytes`, and those of a run have
-      at most `run_megabytes`;
+    - a snapshot for the tab Attention, at `steps` steps and when `HeadWatch` finds that the name of
+      a head has changed. A snapshot has at most `step_megabytes`, all have at most `run_megabytes`;
     - an image of each layer, with the attention maps of all its heads, at `images` of these steps.
 
     The attention is that on the beginning of `text`, by default the text that the data module
