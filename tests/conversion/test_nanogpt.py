@@ -16,7 +16,7 @@ from foreign_models import foreign_model
 from refusals import Attack, refused
 
 from headscope import trained
-from headscope.conversion.convert import export_model, import_model
+from headscope.conversion.convert import FORMATS, import_model
 from headscope.conversion.nanogpt import read_nanogpt
 from headscope.trained import checkpoint
 
@@ -162,7 +162,7 @@ def test_a_model_that_nanogpt_trained_has_nanogpts_logits_also_when_exported(nan
     run(nanogpt, "train.py", "--dataset=shakespeare_char", *words.split())
     loaded = loaded_from(nanogpt / "out" / "ckpt.pt", text)
     shutil.rmtree(nanogpt / "out")
-    export_model(loaded, "nanogpt", nanogpt / "out")
+    FORMATS["nanogpt"](loaded, nanogpt / "out")
     tokens = torch.randint(VOCABULARY, (3, 8))
     torch.save(tokens, nanogpt / "tokens.pt")
     run(nanogpt, "-c", THEIRS)

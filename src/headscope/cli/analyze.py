@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -133,17 +134,16 @@ def select(
     history.sort(key=lambda stored: stored.step)
     newest = history[-1] if history and checkpoint is None else None
     loaded = newest or load(find(checkpoint), device=device)
-    steps = [one.step for one in history]
     for one in history:
         same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in FIXED_KEYS)
         if not same or one.tokenizer.state() != loaded.tokenizer.state():
             problem = f"{one.path} and {loaded.path} are not from one run"
             advice = "choose checkpoints of the same run"
             raise UserError(f"checkpoints= and checkpoint=: {problem}; {advice}")
-    for one in history:
-        if steps.count(one.step) > 1:
+    for one, other in pairwise(history):
+        if one.step == other.step:
             problem = f"two files are from step {one.step:,}"
-            raise UserError(f"checkpoints=: {problem}; leave out {one.path} or the other")
+            raise UserError(f"checkpoints=: {problem}; leave out {one.path} or {other.path}")
     return loaded, history
 
 

@@ -25,8 +25,9 @@ from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import printable
 from headscope.training.processes import rank
 
-CANNOT_BE_READ = (YAMLError, UnicodeEncodeError, HydraException, OmegaConfBaseException)
-USER_ERRORS = (UserError, OSError, *CANNOT_BE_READ)
+USER_ERRORS = (
+    *(UserError, OSError, YAMLError, UnicodeEncodeError, HydraException, OmegaConfBaseException),
+)
 """Errors that the user can fix. All other errors are bugs."""
 
 REPORT_SECONDS = 5.0

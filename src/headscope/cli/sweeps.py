@@ -13,6 +13,7 @@ import os
 import signal
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -262,10 +263,9 @@ def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
         row |= {name: statistics.mean(values)} if values else {}
         if name == "val_loss" and len(values) > 1:
             row["deviation"] = statistics.stdev(values)
-    states = [run.state for run in runs]
-    counts = {state: states.count(state) for state in ("finished", "unfinished", "failed")}
-    mixed = [f"{count} {state}" for state, count in counts.items() if count]
-    row["state"] = states[0] if len(mixed) == 1 else ", ".join(mixed)
+    counts = Counter(run.state for run in runs)
+    mixed = ", ".join(f"{count} {state}" for state, count in counts.items())
+    row["state"] = mixed if len(counts) > 1 else runs[0].state
     return row
 
 

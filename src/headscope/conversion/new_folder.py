@@ -1,12 +1,12 @@
 """Writes a folder atomically."""
 
 import glob
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -18,33 +18,28 @@ LOCK = ".lock"
 
 
 @contextmanager
-def new_folder(path: Path, *, size: int = 0) -> Iterator[Path]:
-    """A temporary folder next to `path`, which is renamed to `path` when the `with` block ends. If
-    the block raises an exception, the folder is removed. What a killed process left is removed when
-    the next folder of that name is written. So `path` never contains half of the files.
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder in a temporary folder next to `path`, which becomes `path` when the `with` block
+    ends. If the block raises an exception, it is removed. What a killed process left is removed
+    when the next folder of that name is written. So `path` never contains half of the files.
 
-    Raises UserError if `path` already exists or cannot be written. For this message, `size` is the
-    number of bytes that the folder needs at least.
+    Raises UserError if `path` already exists or cannot be written.
     """
     if path.exists() or path.is_symlink():
         raise UserError(f"output={path} already exists: name a new folder")
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    remove = partial(shutil.rmtree, scratch, ignore_errors=True)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
             with suppress(Timeout), FileLock(old / LOCK, timeout=0):
                 shutil.rmtree(old, ignore_errors=True)
-        scratch.mkdir()
-        with FileLock(scratch / LOCK):
-            yield scratch
-        (scratch / LOCK).unlink(missing_ok=True)
-        for file in scratch.rglob("*"):
-            if file.is_file():
-                flush_to_disk(file)
-        scratch.rename(path)
+        place: Any = {"dir": path.parent, "prefix": f".{path.name}.", "suffix": ".part"}
+        with TemporaryDirectory(**place) as scratch, FileLock(Path(scratch, LOCK)):
+            new = Path(scratch, path.name)
+            new.mkdir()
+            yield new
+            for file in new.rglob("*"):
+                if file.is_file():
+                    flush_to_disk(file)
+            new.rename(path)
     except OSError as error:
-        remove()  # now, because the message shows the free space
-        raise UserError(cannot_write(path, error, size=size)) from error
-    finally:
-        remove()
+        raise UserError(cannot_write(path, error)) from error

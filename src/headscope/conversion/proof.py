@@ -25,16 +25,7 @@ from headscope.conversion.classes import (
     unusual,
 )
 from headscope.errors import short
-from headscope.nn import (
-    GPT,
-    Digits,
-    Index,
-    Learned,
-    MultiHeadAttention,
-    NoPosition,
-    Normalized,
-    Sinusoidal,
-)
+from headscope.nn import GPT, MultiHeadAttention, Position
 from headscope.nn.position.rotary import rotate_interleaved
 from headscope.trained.checkpoint.building import build_model
 from headscope.trained.checkpoint.loading import WithoutInitialization
@@ -42,10 +33,6 @@ from headscope.trained.checkpoint.loading import WithoutInitialization
 LONGEST = 2048
 """The longest context of an imported model whose position encoding has no table, if block_size= is
 not given. Causal masks and the proof need memory for the square of it."""
-
-
-ADDED = (NoPosition, Learned, Sinusoidal, Index, Normalized, Digits)
-"""Position encodings that add a table, which does not depend on the tokens, to the embeddings."""
 
 
 class NotEqual(Unfit):
@@ -108,7 +95,7 @@ def tolerance(ours: Tensor) -> float:
 
 
 def find_class(
-    gpt: GPT, config: Part, classes: Iterable[HuggingFaceClass] | None = None
+    gpt: GPT, config: Part, classes: Iterable[HuggingFaceClass] = CLASSES
 ) -> HuggingFaceClass | None:
     """The first of `classes` that computes the function of `gpt` for random weights, or None. The
     weights of `gpt` are not changed."""
@@ -119,7 +106,7 @@ def find_class(
     redraw(drawn)
     tokens, positions = probe(gpt.vocab_size, gpt.block_size, gpt.end_of_text or 0)
     ours = logits(drawn, tokens, positions)
-    for each in classes or (each for each in CLASSES if each.can_export):
+    for each in classes:
         try:
             compare(ours, logits(converted(each, drawn, config)[1], tokens, positions))
         except Unfit:
@@ -151,7 +138,8 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
     """
     separate = re.compile(r"\.stack\.\d+\.(query|key|value)\.")  # become one matrix below
     weights = {name: each for name, each in gpt.state_dict().items() if not separate.search(name)}
-    if type(gpt.position) in ADDED:
+    position = type(gpt.position)
+    if (position.rotate, position.bias) == (Position.rotate, Position.bias):
         zeros = torch.zeros(1, gpt.block_size, gpt.embedding.embedding_dim, device=gpt.device)
         weights["position.table.weight"] = gpt.position(zeros)[0]  # (T, C)
         config = Part(config, position=Part(_target_="headscope.Learned"))
@@ -197,9 +185,8 @@ def words(config: Part) -> str:
             target = part["_target_"]
             in_conf = defaults_in_conf(f"model/{group}").get(target, {"choice": target})
             chosen[f"model/{group}"] = in_conf["choice"]
-            changed = {
-                key: value for key, value in part.items() if in_conf.get(key, value) != value
-            }
-            chosen |= {f"model.{group}.{key}": value for key, value in changed.items()}
+            for key, value in part.items():
+                if in_conf.get(key, value) != value:
+                    chosen[f"model.{group}.{key}"] = value
     chosen |= {f"model.{key}": value for key, value in unusual(config).items()}
     return ", ".join(f"{key}={short(value)}" for key, value in chosen.items())
