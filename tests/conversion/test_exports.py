@@ -1,7 +1,6 @@
 """The laws of every format: what is exported computes what the model computes. What does not fit or
 differs is refused in one line and leaves nothing."""
 
-import os
 import resource
 import signal
 import subprocess
@@ -156,10 +155,8 @@ def test_what_differs_from_the_model_is_removed(to, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.rglob("*")} <= {"run", "best.safetensors", "new"}
 
 
-def test_what_a_killed_process_with_the_same_id_left_is_removed(tmp_path):
-    left = tmp_path / f".out.{os.getpid()}.part"
-    left.mkdir()
-    (left / "old").touch()
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    (tmp_path / ".writing-1" / "out" / "old").mkdir(parents=True)
     with new_folder(tmp_path / "out") as folder:
         (folder / "new").touch()
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
@@ -181,9 +178,9 @@ def test_a_stopped_export_leaves_no_process_and_the_next_one_cleans_up(tmp_path,
     gone, alive = psutil.wait_procs(children, timeout=60)
     assert (len(gone), alive) == (1, [])
     assert process.returncode == -number
-    (tmp_path / ".output.1.part").mkdir()  # that of another name
+    (tmp_path / ".writing-1" / "output").mkdir(parents=True)  # that of another name
     FORMATS["huggingface"](loaded, tmp_path / "out")
-    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", ".output.1.part"}
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", ".writing-1"}
 
 
 # --- the proof ---

@@ -1,7 +1,6 @@
 """The command analyze: writes a report on the attention heads of a checkpoint."""
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -14,7 +13,7 @@ from headscope.config.parse import Positive, Texts
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
 from headscope.show.viewer import TAB
-from headscope.terminal import read_standard_input
+from headscope.terminal import note, read_standard_input
 
 if TYPE_CHECKING:
     from headscope.trained import TrainedModel
@@ -76,11 +75,11 @@ def analyze(
         report = ReportInput.of_validation(loaded, validation(), windows)
     else:
         if os.path.isfile(text):
-            say(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
+            note(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
         text = read_standard_input() if text == "-" else text
         report = ReportInput.of_text(loaded, text)
         if (tokens := len(loaded.tokenizer.encode_prompt(text))) > length:
-            say(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
+            note(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
     removal = None
     if ablation or gradients:
         options: Any = {"removes": ablation, "gradients": gradients, "length": length}
@@ -104,13 +103,9 @@ def analyze(
     )
     steps = len({stored.step for stored in (loaded, *history)})
     print_report(report, statistics, effects, patching, steps)
-    say(f"Written: {folder}/attention.html, heads.csv and pictures")
+    note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
-        say(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr)
+        note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
 
 
 def default_folder(path: Path) -> Path:

@@ -39,9 +39,8 @@ def convert(
     if folder.exists() or folder.is_symlink():
         raise UserError(f"output={output} already exists: name a new folder")
     if source is not None:
-        lines = import_model(
-            source, folder, text=Path(text) if text else None, block_size=block_size
-        )
+        file = Path(text) if text else None
+        lines = import_model(source, folder, text=file, block_size=block_size)
     else:
         lines = FORMATS[str(to)](load(find(checkpoint)), folder)
     for line in lines:

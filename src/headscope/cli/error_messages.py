@@ -22,12 +22,11 @@ from headscope.cli.conf import choices_of
 from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
-from headscope.terminal import printable
+from headscope.terminal import note
 from headscope.training.processes import rank
 
-USER_ERRORS = (
-    *(UserError, OSError, YAMLError, UnicodeEncodeError, HydraException, OmegaConfBaseException),
-)
+CANNOT_BE_READ = (YAMLError, UnicodeEncodeError, HydraException, OmegaConfBaseException)
+USER_ERRORS = (UserError, OSError, *CANNOT_BE_READ)
 """Errors that the user can fix. All other errors are bugs."""
 
 REPORT_SECONDS = 5.0
@@ -74,7 +73,7 @@ def report_error(error: Exception, where: str = "") -> str:
         own = own_code(error)
         print(f"\nThe error comes from {own}." if own else BUG, file=sys.stderr)
         return f"{type(error).__name__}: {first_line(error)}"
-    print(f"Error: {printable(f'{where}{line}')}", file=sys.stderr)
+    note(f"Error: {where}{line}")
     return line
 
 

@@ -78,10 +78,8 @@ def write_and_prove(
         write_model(loaded, folder, theirs)
         write_tokenizer(loaded, folder)
         sentence, text = prove(folder, loaded, own_class=theirs is None)
-        card = model_card(
-            loaded, load=loading_code("path/to/this/folder", theirs), checked=sentence
-        )
-        write_atomically(folder / "README.md", card)
+        code = loading_code("path/to/this/folder", theirs)
+        write_atomically(folder / "README.md", model_card(loaded, load=code, checked=sentence))
     return [
         sentence,
         f"Random tokens and their greedy continuation: {text!r}",

@@ -50,10 +50,12 @@ def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor
 
 
 @torch.no_grad()
-def redraw(gpt: GPT) -> None:
-    """Replaces all parameters by random numbers: gains and biases too. Logits get a deviation of
+def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) -> GPT:
+    """A model whose parameters are random numbers: gains and biases too. Logits have a deviation of
     about 5, and some values in each layer are 8 times as large as others, so that a cap or a clip
     changes the logits."""
+    with WithoutInitialization():
+        gpt = build_model(config, vocab_size=vocab_size, end_of_text=end_of_text).eval()
     generator = torch.Generator().manual_seed(0)
     for name, weight in gpt.named_parameters():
         if weight.dim() < 2:
@@ -64,6 +66,7 @@ def redraw(gpt: GPT) -> None:
             weight.normal_(std=size / math.sqrt(weight.size(1)), generator=generator)
         if name.endswith((".qkv.weight", ".value.weight")):
             weight[-gpt.attentions[0].head_dim :: 4] *= 8
+    return gpt
 
 
 @torch.no_grad()
@@ -101,9 +104,7 @@ def find_class(
     weights of `gpt` are not changed."""
     if name_of(config.attention) not in DOT_PRODUCT:
         return None
-    with WithoutInitialization():
-        drawn = build_model(config, vocab_size=gpt.vocab_size, end_of_text=gpt.end_of_text).eval()
-    redraw(drawn)
+    drawn = random_model(config, gpt.vocab_size, gpt.end_of_text)
     tokens, positions = probe(gpt.vocab_size, gpt.block_size, gpt.end_of_text or 0)
     ours = logits(drawn, tokens, positions)
     for each in classes:
