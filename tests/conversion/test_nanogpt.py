@@ -136,9 +136,7 @@ def nanogpt(tmp_path):
 
 
 def run(folder, *words):
-    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    subprocess.run([sys.executable, *words], cwd=folder, check=True)
 
 
 THEIRS = """
@@ -176,8 +174,7 @@ def test_the_script_converts_in_and_out(script, text):
         (["source=ckpt.pt", f"text={text}", "output=outputs/nanogpt"], "Imported: "),
         (["checkpoint=outputs/nanogpt", "to=nanogpt", "output=again"], "logits differ by at most"),
     ):
-        said = script("convert", *words)
-        assert said.code == 0, said.err
+        said = script("convert", *words).succeeded()
         assert expected in said.out
     meta = pickle.loads(Path("again", "meta.pkl").read_bytes())
     assert meta["itos"] == dict(enumerate(ALPHABET))
