@@ -114,7 +114,7 @@ def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict
     """The content of config.json for our own class. Raises UserError if a part of the model is not
     in headscope, but in a file of the user."""
     for key, value in {"model": model, **{f"model.{key}": model[key] for key in model}}.items():
-        if isinstance(value, Part) and not value["_target_"].startswith("headscope."):
+        if isinstance(value, Part) and value["_target_"].rpartition(".")[0] != "headscope":
             problem = f"to=huggingface: {key} is {value['_target_']}"
             raise UserError(f"{problem}, and other tools do not have its code")
     return {

@@ -140,7 +140,8 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
     separate = re.compile(r"\.stack\.\d+\.(query|key|value)\.")  # become one matrix below
     weights = {name: each for name, each in gpt.state_dict().items() if not separate.search(name)}
     position = type(gpt.position)
-    if (position.rotate, position.bias) == (Position.rotate, Position.bias):
+    known = position.__module__.startswith("headscope.")  # others may depend on a text's length
+    if known and (position.rotate, position.bias) == (Position.rotate, Position.bias):
         zeros = torch.zeros(1, gpt.block_size, gpt.embedding.embedding_dim, device=gpt.device)
         weights["position.table.weight"] = gpt.position(zeros)[0]  # (T, C)
         config = Part(config, position=Part(_target_="headscope.Learned"))
