@@ -170,7 +170,7 @@ def test_a_stopped_export_leaves_no_process_and_the_next_one_cleans_up(tmp_path,
     command = [sys.executable, str(ROOT / "scripts" / "convert.py"), *words]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         children: list[psutil.Process] = []
-        while not children or not list(tmp_path.glob(".out.*/.proof")):
+        while not children or not list(tmp_path.glob(".writing-*/out/.proof")):
             assert process.poll() is None
             children = psutil.Process(process.pid).children()
             time.sleep(0.02)
