@@ -44,8 +44,8 @@ def measure(request: Request, rounds: Positive, steps: Positive, warmup_steps: P
     bare.run(warmup_steps)
     turns = Turns(bare, steps, warmup_steps)
     run = runner.train_in_temporary_folder(config, turns)
-    if not math.isclose(bare.losses[0], turns.first_loss, rel_tol=1e-3):
-        raise RuntimeError(f"{BARE} began at loss {bare.losses[0]}, not {turns.first_loss}")
+    if not math.isclose(bare.first_loss, turns.first_loss, rel_tol=1e-3):
+        raise RuntimeError(f"{BARE} began at loss {bare.first_loss}, not {turns.first_loss}")
     tokens, flops = config.trainer.batch_size * config.model.block_size, training_flops(run.model)
     with torch.no_grad(), run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(bare.device)

@@ -33,6 +33,18 @@ class Said:
     out: str
     err: str
 
+    def succeeded(self) -> "Said":
+        """This, of a script that must have ended well."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, *words: str) -> "Said":
+        """This, of a script that must have ended with an error: a line with all these words."""
+        assert (self.code, self.err.splitlines()[-1][:7]) == (1, "Error: "), self.err
+        assert "Traceback" not in self.err
+        assert all(word in self.err.splitlines()[-1] for word in words), self.err
+        return self
+
 
 Script = Callable[..., Said]
 

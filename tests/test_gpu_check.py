@@ -18,8 +18,7 @@ def test_the_table_has_a_row_for_each_run_and_each_side_of_a_benchmark(script, s
     Path("out/step/benchmark.json").write_text(
         json.dumps({"groups": [{"title": "a step", "rows": rows}]})
     )
-    said = script("gpu_table", "out")
-    assert said.code == 0, said.err
+    said = script("gpu_table", "out").succeeded()
     _, run, step = (line.split() for line in said.out.splitlines())
     assert run[:2] == ["ours", f"{summary('out/ours')['val_loss']:.4f}"]
     assert run[5:] == ["-", "flash_attention_for_cpu"]

@@ -71,8 +71,7 @@ def scalars(run: str | Path, tag: str) -> dict[int, float]:
 def test_the_commands_of_the_page_work(command, script):
     words = shlex.split(command)[2:]
     words += ["callbacks.norms.every=1"] * ("norms" in command)
-    said = script("train", *words[:1], *FAST, *words[1:], RUN)
-    assert said.code == 0, said.err
+    script("train", *words[:1], *FAST, *words[1:], RUN).succeeded()
     fast = words == ["debug=fast"]
     assert fast != Path("outputs/latest").exists()
     assert fast != Path("outputs/run/checkpoints/last.safetensors").exists()
@@ -227,8 +226,7 @@ def test_wandb_offline_and_mlflow_get_the_run(script, monkeypatch):
     uri = f"sqlite:///{Path('mlflow.db').absolute()}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     words = ["logger=[wandb,mlflow]", "logger.wandb.offline=true", *FAST, RUN]
-    said = script("train", *words, "callbacks.samples.max_new_tokens=5")
-    assert said.code == 0, said.err
+    script("train", *words, "callbacks.samples.max_new_tokens=5").succeeded()
     [file] = Path("outputs/run/wandb").glob("offline-run-*/*.wandb")
     written = file.read_bytes()
     assert all(text in written for text in (b"val/loss", b"model.heads", b"final/val_loss"))

@@ -22,8 +22,7 @@ def outputs_of(notebook: nbformat.NotebookNode, folder: Path) -> list[nbformat.N
 def test_heads_runs_from_top_to_bottom_and_shows_its_pictures(
     script: Script, speeches: Path
 ) -> None:
-    said = script("train", *SMALL, f"data.path={speeches}", "trainer.max_steps=3")
-    assert said.code == 0, said.err
+    script("train", *SMALL, f"data.path={speeches}", "trainer.max_steps=3").succeeded()
     Path("docs").mkdir()
     shown = outputs_of(nbformat.read(HEADS, as_version=4), Path("docs"))
     assert sum("image/png" in output.get("data", {}) for output in shown) == 3

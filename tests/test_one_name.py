@@ -39,8 +39,7 @@ def labels(statistics) -> list[str]:
 
 
 def in_report(script, checkpoint, *words) -> list[str]:
-    said = script("analyze", f"checkpoint={checkpoint}", "output_dir=report", *words)
-    assert said.code == 0, said.err
+    script("analyze", f"checkpoint={checkpoint}", "output_dir=report", *words).succeeded()
     rows = csv.DictReader(Path("report/heads.csv").read_text().splitlines())
     return [
         f"{float(row['offset']):.0f} back" if row["type"] == "fixed-offset" else row["type"]
@@ -123,8 +122,7 @@ def test_a_resumed_run_and_an_imported_model_have_the_names_of_their_measurement
     assert script("convert", f"checkpoint={resumed}", "to=huggingface", "output=exported").code == 0
     for words, source in (((), "wrote"), ((f"text={speeches}",), str(speeches))):
         output = f"outputs/imported{len(words)}"
-        said = script("convert", "source=exported", f"output={output}", *words)
-        assert said.code == 0, said.err
+        script("convert", "source=exported", f"output={output}", *words).succeeded()
         assert Models(output, None, "cpu").get("this").statistics.source.endswith(source)
     measured = headscope.load(resumed / "checkpoints/best.safetensors").stored_statistics
     imported = headscope.load(output).stored_statistics

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from many_processes import end, start
 from running import ROOT, SMALL, summary
 from tab_runs import board
 
@@ -85,10 +86,7 @@ def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
     monkeypatch.setenv("PYTHONPATH", str(site))
 
     def run(*words: str, program: tuple[str, ...] = (f"{site}/bin/headscope",)) -> str:
-        command = [sys.executable, *program, *words]
-        said = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert said.returncode == 0, said.stderr
-        return said.stdout
+        return end(start([sys.executable, *program, *words])).succeeded().out
 
     assert run(program=("-c", USE)).splitlines()[-1] == str(site / "headscope/__init__.py")
     assert run("--version") == f"headscope {headscope.__version__}\n"

@@ -1,12 +1,12 @@
 """Without the package tensorboard, everything but logging works."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from running import ROOT
+from many_processes import end, start
+from running import ROOT, Said
 
 pytestmark = pytest.mark.slow
 
@@ -16,26 +16,22 @@ TRAIN = [
 ]
 
 
-def test_only_a_run_with_the_logger_needs_it_and_says_so(tmp_path: Path) -> None:
+def test_only_a_run_with_the_logger_needs_it_and_says_so(tmp_path: Path, monkeypatch) -> None:
     package = tmp_path / "hidden" / "tensorboard"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ModuleNotFoundError('No module tensorboard')")
     paths = [str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}}
+    monkeypatch.chdir(tmp_path)
 
-    def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(script: str, *words: str) -> Said:
         command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+        return end(start(command, PYTHONPATH=os.pathsep.join(paths)))
 
-    done = run(*TRAIN)
-    assert done.returncode == 1
-    assert "Error: No module tensorboard: install it" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "run").exists()
+    run(*TRAIN).refused("No module tensorboard: install it")
+    assert not Path("run").exists()
     for words in (
         [*TRAIN, "~logger"],
         ["sample", "checkpoint=run", "max_new_tokens=3"],
         ["analyze", "checkpoint=run", "text=abcabc"],
     ):
-        done = run(*words)
-        assert done.returncode == 0, done.stderr
+        run(*words).succeeded()

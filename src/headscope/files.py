@@ -57,8 +57,7 @@ def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
             yield new
             flush_to_disk(new)
             new.replace(path)
-        if os.name == "posix":  # Windows cannot open a folder
-            flush_to_disk(path.parent)
+        flush_to_disk(path.parent)
     except (OSError, RuntimeError) as error:
         # When writing fails, torch.save raises RuntimeError while it handles the file's OSError.
         cause = error if isinstance(error, OSError) else error.__context__
@@ -69,6 +68,8 @@ def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
 
 def flush_to_disk(path: Path) -> None:
     """Waits until the content of a file, or the names in a folder, are on the disk."""
+    if os.name != "posix" and path.is_dir():
+        return  # Windows cannot open a folder
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(descriptor)

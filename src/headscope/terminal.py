@@ -46,6 +46,11 @@ def write(text: str) -> None:
     sys.stdout.buffer.flush()
 
 
+def note(line: str) -> None:
+    """Prints a line to standard error, `printable`."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
 def is_control(character: str) -> bool:
     """Whether this is a C0 or C1 control character, or a character that changes the writing
     direction."""

@@ -14,13 +14,8 @@ from headscope.cli import command_line
 
 
 def assert_one_line(said: Said, *words: str) -> None:
-    assert said.code == 1
+    assert said.refused(*words).err.count("\n") == 1
     assert all(line.startswith("Encoding") for line in said.out.splitlines())
-    assert said.err.startswith("Error: ")
-    assert said.err.count("\n") == 1
-    assert "Traceback" not in said.err
-    for word in words:
-        assert word in said.err
 
 
 MISTAKES = {
@@ -100,13 +95,11 @@ def test_a_mistake_that_shows_when_training_begins_leaves_no_run_but_the_users_f
     words = [*SMALL[1:], "tokenizer=byte", "data.path=short.txt", "trainer.max_steps=1"]
     for run in ("runs", "outputs/new"):
         said = script("train", *words, "optimizer.beta1=1", f"hydra.run.dir={run}")
-        assert said.err.startswith("Error: optimizer.beta1="), said.err
-        assert said.err.count("\n") == said.code == 1
+        assert said.refused("Error: optimizer.beta1=").err.count("\n") == 1
     assert not list(Path().glob("outputs/*"))
     assert script("train", *words, "callbacks=plain", "hydra.run.dir=runs").code == 0
-    assert [file.read_text() for name in mine for file in Path("runs").glob(f"*/{name}")] == [
-        "mine"
-    ] * 3
+    kept = [file.read_text() for name in mine for file in Path("runs").glob(f"*/{name}")]
+    assert kept == ["mine"] * 3
 
 
 def test_a_mistake_with_a_checkpoint_leaves_it_as_it_is(script: Script, speeches: Path) -> None:

@@ -41,8 +41,7 @@ def summary(choice: str, seed: int) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch) -> None:
-    said = compare()
-    assert said.code == 0, said.err
+    said = compare().succeeded()
     assert rows().keys() == NAMES.keys()
     means = [float(row["bits_per_byte"]) for row in rows().values()]
     assert means == sorted(means)
@@ -71,8 +70,7 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
     monkeypatch.setattr(training, "fit", None)
     monkeypatch.setattr(comparison, "BareLoop", None)
     monkeypatch.setattr(comparison, "evaluate_lengths", None)
-    again = compare()
-    assert again.code == 0, again.err
+    compare().succeeded()
     assert (FOLDER / "comparison.csv").read_bytes() == before
 
 
@@ -93,13 +91,10 @@ def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> No
     assert "The same command continues" in said.out
     assert not (FOLDER / "comparison.csv").exists()
     monkeypatch.setattr(training, "fit", fit)
-    said = compare(*brief)
-    assert said.code == 0, said.err
+    said = compare(*brief).succeeded()
     whole = Path("outputs/compare_whole/comparison.csv").read_bytes()
     assert (FOLDER / "comparison.csv").read_bytes() == whole
-    said = compare(*brief, "trainer.max_steps=4")
-    assert said.code == 1
-    assert "other settings of trainer: move" in said.err
+    compare(*brief, "trainer.max_steps=4").refused("other settings of trainer: move")
 
 
 def test_a_failed_choice_does_not_end_the_others_whose_figures_are_those_of_the_run(

@@ -1,6 +1,5 @@
 """The laws of the command `headscope` and of headscope.train."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 from hydra import initialize
 from hydra.core.global_hydra import GlobalHydra
-from many_processes import TINY
+from many_processes import TINY, end, start
 from refusals import refused
-from running import Script, summary
+from running import Said, Script, summary
 
 import headscope
 from headscope.cli.main import COMMANDS
@@ -22,19 +21,15 @@ from headscope.trained.heads_file import FILE
 TRAIN = [*TINY, "data=repeats", "data.characters=3000", "trainer.max_steps=2", "~logger"]
 
 
-def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headscope", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | environment
-    )
+def run(*words: str) -> Said:
+    return end(start([sys.executable, "-m", "headscope", *words]))
 
 
 def test_the_commands_are_listed_without_a_slow_import() -> None:
     for words in ([], ["-h"], ["--help"]):
-        said = run(*words)
-        assert said.returncode == 0
+        said = run(*words).succeeded()
         for name in COMMANDS:
-            assert f"\n  headscope {name} " in said.stdout
+            assert f"\n  headscope {name} " in said.out
     libraries = ("torch", "hydra", "omegaconf", "numpy", "lightning", "rich")
     code = f"import sys, headscope.cli.main; print([n for n in {libraries} if n in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
@@ -42,16 +37,13 @@ def test_the_commands_are_listed_without_a_slow_import() -> None:
 
 def test_the_version_and_a_wrong_command(script: Script) -> None:
     version = f"headscope {headscope.__version__}\n"
-    assert run("--version").stdout == script("train", "--version").out == version
+    assert run("--version").out == script("train", "--version").out == version
     for words, advice in (
         (["trian"], "did you mean headscope train?"),
         (["model.heads=8"], "headscope train model.heads=8"),
         (["xyz"], "headscope --help"),
     ):
-        said = run(*words)
-        assert said.returncode == 1
-        assert advice in said.stderr
-        assert said.stderr.count("\n") == 1
+        assert run(*words).refused(advice).err.count("\n") == 1
 
 
 @pytest.mark.slow

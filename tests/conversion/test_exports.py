@@ -1,7 +1,6 @@
 """The laws of every format: what is exported computes what the model computes. What does not fit or
 differs is refused in one line and leaves nothing."""
 
-import os
 import resource
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from running import ROOT
 
 from headscope import trained
 from headscope.conversion import export, nanogpt
-from headscope.conversion.convert import FORMATS, export_model, import_model
+from headscope.conversion.convert import FORMATS, import_model
 from headscope.conversion.export import check_greedy
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.new_folder import new_folder
@@ -55,7 +54,7 @@ QUICK = [case for case in THERE_AND_BACK if case[0] != "huggingface"]
 def test_what_goes_out_comes_in_again(case, tmp_path):
     to, words = case
     loaded = saved(tmp_path / "a", words, gpt2([]) if to == "nanogpt" else None)
-    said = export_model(loaded, to, tmp_path / "out")
+    said = FORMATS[to](loaded, tmp_path / "out")
     assert str(tmp_path / "out") in "".join(said)
     run = tmp_path / "out"
     if to == "safetensors":
@@ -87,7 +86,7 @@ REFUSED = [
 def test_what_does_not_fit_is_refused_with_its_parts(to, words, tokenizer, reason, tmp_path):
     loaded = saved(tmp_path / "run", words, tokenizer)
     with refused(f"to={to}: ", reason):
-        export_model(loaded, to, tmp_path / "out")
+        FORMATS[to](loaded, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -96,7 +95,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
     for package, to in (("gguf", "gguf"), ("transformers", "huggingface")):
         monkeypatch.setitem(sys.modules, package, None)
         with refused(f"pip install 'headscope[{to}]'"):
-            export_model(loaded, to, tmp_path / "out")
+            FORMATS[to](loaded, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with refused("source=", "needs the package transformers"):
         import_model(str(tmp_path), tmp_path / "out")
@@ -109,9 +108,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize("to", [*FORMATS, "checkpoint"])
 def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(to, tmp_path):
     loaded = saved(tmp_path / "run", MODELS.get(to, "model=gpt2"), TOKENIZERS.get(to))
-    write, size = partial(export_model, loaded, to), ""
-    if to == "checkpoint":
-        write, size = partial(write_checkpoint, loaded=loaded), r"it needs at least [\d,]+ bytes.*"
+    write, size = partial(write_checkpoint, loaded=loaded), r"it needs at least [\d,]+ bytes.*"
+    if to in FORMATS:
+        write, size = partial(FORMATS[to], loaded), ""
     expected = f"could not be written: (File too large|the disk is full).*{size} free"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, hard))  # the largest file, in bytes
@@ -150,16 +149,14 @@ DAMAGES = {
 def test_what_differs_from_the_model_is_removed(to, tmp_path, monkeypatch):
     loaded = TrainedModel(**vars(saved(tmp_path / "run", MODELS[to], TOKENIZERS[to])))
     monkeypatch.setattr(*DAMAGES[to])
-    write = loaded.save_pretrained if to == "huggingface" else partial(export_model, loaded, to)
+    write = loaded.save_pretrained if to == "huggingface" else partial(FORMATS[to], loaded)
     with pytest.raises(NotEqual, match=r"logits differ by|other tensors"):
         write(tmp_path / "new" / "out")
     assert {path.name for path in tmp_path.rglob("*")} <= {"run", "best.safetensors", "new"}
 
 
-def test_what_a_killed_process_with_the_same_id_left_is_removed(tmp_path):
-    left = tmp_path / f".out.{os.getpid()}.part"
-    left.mkdir()
-    (left / "old").touch()
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    (tmp_path / ".writing-1" / "out" / "old").mkdir(parents=True)
     with new_folder(tmp_path / "out") as folder:
         (folder / "new").touch()
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
@@ -173,7 +170,7 @@ def test_a_stopped_export_leaves_no_process_and_the_next_one_cleans_up(tmp_path,
     command = [sys.executable, str(ROOT / "scripts" / "convert.py"), *words]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         children: list[psutil.Process] = []
-        while not children or not list(tmp_path.glob(".out.*/.proof")):
+        while not children or not list(tmp_path.glob(".writing-*/out/.proof")):
             assert process.poll() is None
             children = psutil.Process(process.pid).children()
             time.sleep(0.02)
@@ -181,9 +178,9 @@ def test_a_stopped_export_leaves_no_process_and_the_next_one_cleans_up(tmp_path,
     gone, alive = psutil.wait_procs(children, timeout=60)
     assert (len(gone), alive) == (1, [])
     assert process.returncode == -number
-    (tmp_path / ".output.1.part").mkdir()  # that of another name
-    export_model(loaded, "huggingface", tmp_path / "out")
-    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", ".output.1.part"}
+    (tmp_path / ".writing-1" / "output").mkdir(parents=True)  # that of another name
+    FORMATS["huggingface"](loaded, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", ".writing-1"}
 
 
 # --- the proof ---
@@ -213,7 +210,7 @@ def test_an_attention_that_was_changed_in_place_is_noticed(tmp_path, monkeypatch
     assert find_class(loaded.model, loaded.config.model) is None
     for to in ("gguf", "nanogpt"):
         with refused(f"to={to}: "):
-            export_model(loaded, to, tmp_path / "out")
+            FORMATS[to](loaded, tmp_path / "out")
 
 
 # --- llama.cpp ---
@@ -231,7 +228,7 @@ ARCHITECTURES = {
 @torch.no_grad()
 def test_llama_cpp_has_an_architecture_that_computes_the_same_logits(words, tmp_path):
     loaded = saved(tmp_path, words, BPE)
-    said = export_model(loaded, "gguf", tmp_path / "out")
+    said = FORMATS["gguf"](loaded, tmp_path / "out")
     assert f"(architecture {ARCHITECTURES[words]})" in said[1]
     llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
     tokens = loaded.tokenizer.encode(TEXT).tolist()[:8]

@@ -262,9 +262,7 @@ def test_a_shorter_context(folder, theirs):
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_all_scripts_open_an_imported_model(script):
     def run(*words):
-        said = script(*words)
-        assert said.code == 0, said.err
-        return said.out
+        return script(*words).succeeded().out
 
     theirs = foreign_model(LLAMA, num_key_value_heads=2)
     write_folder(Path("llama"), theirs)
@@ -290,9 +288,7 @@ def test_all_scripts_open_an_imported_model(script):
         (["train", "resume=outputs/llama"], "init_from=outputs/llama"),
         (["train", *words, "model.embed_dim=32"], "another model"),
     ):
-        said = script(*refused_words)
-        assert said.code == 1
-        assert advice in said.err
+        script(*refused_words).refused(advice)
 
 
 def test_what_the_command_refuses(script, monkeypatch):

@@ -49,8 +49,7 @@ def test_the_command_writes_a_folder_and_says_how_to_load_it(words, script, monk
     monkeypatch.setattr(export.proof, "find_class", lambda *_: None)
     tokenizer = CharTokenizer("abc é\n") if "bias" in words else None
     saved(Path("run/checkpoints"), words, tokenizer)
-    said = script("convert", "checkpoint=run", "to=huggingface", "output=out")
-    assert said.code == 0, said.err
+    said = script("convert", "checkpoint=run", "to=huggingface", "output=out").succeeded()
     differ = r"differ by at most (0\.0e\+00|\S+e-0[6-9]) "
     assert re.search(f"HeadscopeForCausalLM of transformers .* same greedy .* {differ}", said.out)
     assert 'AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in said.out

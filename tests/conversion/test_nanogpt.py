@@ -16,7 +16,7 @@ from foreign_models import foreign_model
 from refusals import Attack, refused
 
 from headscope import trained
-from headscope.conversion.convert import export_model, import_model
+from headscope.conversion.convert import FORMATS, import_model
 from headscope.conversion.nanogpt import read_nanogpt
 from headscope.trained import checkpoint
 
@@ -136,9 +136,7 @@ def nanogpt(tmp_path):
 
 
 def run(folder, *words):
-    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    subprocess.run([sys.executable, *words], cwd=folder, check=True)
 
 
 THEIRS = """
@@ -162,7 +160,7 @@ def test_a_model_that_nanogpt_trained_has_nanogpts_logits_also_when_exported(nan
     run(nanogpt, "train.py", "--dataset=shakespeare_char", *words.split())
     loaded = loaded_from(nanogpt / "out" / "ckpt.pt", text)
     shutil.rmtree(nanogpt / "out")
-    export_model(loaded, "nanogpt", nanogpt / "out")
+    FORMATS["nanogpt"](loaded, nanogpt / "out")
     tokens = torch.randint(VOCABULARY, (3, 8))
     torch.save(tokens, nanogpt / "tokens.pt")
     run(nanogpt, "-c", THEIRS)
@@ -176,8 +174,7 @@ def test_the_script_converts_in_and_out(script, text):
         (["source=ckpt.pt", f"text={text}", "output=outputs/nanogpt"], "Imported: "),
         (["checkpoint=outputs/nanogpt", "to=nanogpt", "output=again"], "logits differ by at most"),
     ):
-        said = script("convert", *words)
-        assert said.code == 0, said.err
+        said = script("convert", *words).succeeded()
         assert expected in said.out
     meta = pickle.loads(Path("again", "meta.pkl").read_bytes())
     assert meta["itos"] == dict(enumerate(ALPHABET))

@@ -1,10 +1,10 @@
 """The command analyze: writes a report on the attention heads of a checkpoint."""
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,7 @@ from headscope.config.parse import Positive, Texts
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
 from headscope.show.viewer import TAB
-from headscope.terminal import read_standard_input
+from headscope.terminal import note, read_standard_input
 
 if TYPE_CHECKING:
     from headscope.trained import TrainedModel
@@ -75,11 +75,11 @@ def analyze(
         report = ReportInput.of_validation(loaded, validation(), windows)
     else:
         if os.path.isfile(text):
-            say(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
+            note(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
         text = read_standard_input() if text == "-" else text
         report = ReportInput.of_text(loaded, text)
         if (tokens := len(loaded.tokenizer.encode_prompt(text))) > length:
-            say(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
+            note(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
     removal = None
     if ablation or gradients:
         options: Any = {"removes": ablation, "gradients": gradients, "length": length}
@@ -103,13 +103,9 @@ def analyze(
     )
     steps = len({stored.step for stored in (loaded, *history)})
     print_report(report, statistics, effects, patching, steps)
-    say(f"Written: {folder}/attention.html, heads.csv and pictures")
+    note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
-        say(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr)
+        note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
 
 
 def default_folder(path: Path) -> Path:
@@ -133,17 +129,16 @@ def select(
     history.sort(key=lambda stored: stored.step)
     newest = history[-1] if history and checkpoint is None else None
     loaded = newest or load(find(checkpoint), device=device)
-    steps = [one.step for one in history]
     for one in history:
         same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in FIXED_KEYS)
         if not same or one.tokenizer.state() != loaded.tokenizer.state():
             problem = f"{one.path} and {loaded.path} are not from one run"
             advice = "choose checkpoints of the same run"
             raise UserError(f"checkpoints= and checkpoint=: {problem}; {advice}")
-    for one in history:
-        if steps.count(one.step) > 1:
+    for one, other in pairwise(history):
+        if one.step == other.step:
             problem = f"two files are from step {one.step:,}"
-            raise UserError(f"checkpoints=: {problem}; leave out {one.path} or the other")
+            raise UserError(f"checkpoints=: {problem}; leave out {one.path} or {other.path}")
     return loaded, history
 
 

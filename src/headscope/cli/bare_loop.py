@@ -38,7 +38,7 @@ class BareLoop:
         self.precision = run.trainer.precision_plugin.forward_context
         sizes = {"block_size": config.model.block_size, "batch_size": config.trainer.batch_size}
         self.steps = enumerate(TrainingBatches(run.data.store.train, **sizes, seed=config.seed))
-        self.losses: list[float] = []
+        self.first_loss = math.nan
         if run.module.compile_model:
             self.model.compile()
 
@@ -56,11 +56,9 @@ class BareLoop:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             if step == 0:
-                self.losses.append(float(loss.detach()))
+                self.first_loss = float(loss.detach())
         synchronize(self.device)
-        seconds = time.perf_counter() - started
-        self.losses.append(float(loss.detach()))
-        return 1e3 * seconds / count
+        return 1e3 * (time.perf_counter() - started) / count
 
 
 def synchronize(device: torch.device) -> None:

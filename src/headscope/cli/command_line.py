@@ -34,11 +34,8 @@ def run(
     prepare: Callable[[list[str]], list[str]] = lambda words: words,
 ) -> None:
     """Composes conf/<config_name>.yaml with the command line of this process, and calls `task` with
-    the result. `prepare` changes the words of the command line before Hydra gets them.
-
-    An error that the user can fix is printed in one line, and the process ends with exit code 1.
-    The environment variable HYDRA_FULL_ERROR=1 shows the full traceback instead.
-    """
+    the result. `prepare` changes the words of the command line before Hydra gets them. The
+    environment variable HYDRA_FULL_ERROR=1 shows the full traceback of an error."""
     # A process that Lightning started has inherited the value that the first process set below.
     inherited = processes.starter() == "lightning"
     full_error = not inherited and os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")

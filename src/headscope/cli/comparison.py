@@ -139,41 +139,36 @@ def measure_speed(
     conditions = [list(runs), rounds, device_name(device), torch.__version__]
 
     def measure() -> dict[str, dict[str, float]]:
-        figures: dict[str, dict[str, list[float]]] = {
-            name: {"step_ms": [], "sampled_tokens_per_second": []} for name in runs
-        }
-        configs = {name: checkpoint.read(run.last).config for name, run in runs.items()}
+        measured: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
         for number in range(rounds):
             print(f"timing round {number + 1} of {rounds}", flush=True)
             for name, run in runs.items():
-                configs[name].trainer.compile = False
-                loop = BareLoop(configs[name])
-                loop.run(WARMUP_STEPS)
-                figures[name]["step_ms"].append(loop.run(TIMED_STEPS))
-                figures[name]["sampled_tokens_per_second"].append(sampling_speed(run))
+                measured[name].append(speed_of(run))
         return {
-            name: {key: statistics.median(values) for key, values in measured.items()}
-            for name, measured in figures.items()
+            name: {key: statistics.median(each[key] for each in speeds) for key in speeds[0]}
+            for name, speeds in measured.items()
         }
 
     return kept(folder / "speed.json", conditions, measure) if rounds else {}
 
 
-def sampling_speed(run: SweepRun) -> float:
-    """Tokens per second when sampling one text of `block_size` tokens."""
-    loaded = trained.load(run.last, device="auto")
+def speed_of(run: SweepRun) -> dict[str, float]:
+    """One measurement for `measure_speed`. One text of `block_size` tokens is sampled."""
+    config = checkpoint.read(run.last).config
+    config.trainer.compile = False
+    loop = BareLoop(config)
+    loop.run(WARMUP_STEPS)
+    step_ms, loaded = loop.run(TIMED_STEPS), trained.load(run.last, device="auto")
     prompts, count = [[loaded.tokenizer.first_token()]], loaded.model.block_size - 1
     started = time.perf_counter()
-    tokens = generate_tokens(loaded.model, prompts, max_new_tokens=count, seeds=[1])
-    return len(list(tokens)) / (time.perf_counter() - started)
+    tokens = list(generate_tokens(loaded.model, prompts, max_new_tokens=count, seeds=[1]))
+    rate = len(tokens) / (time.perf_counter() - started)
+    return {"step_ms": step_ms, "sampled_tokens_per_second": rate}
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
     """A chart of the bits per byte of each choice, with the first choice at the top. If all choices
-    were timed, a second panel shows the time of a training step.
-
-    Each row has the keys `choice` and `bits_per_byte`, one key `seed_<n>` for each seed, and
-    optionally the key `step_ms`.
+    were timed, a second panel shows the time of a training step. See `report_choices` for `rows`.
     """
     timed = all("step_ms" in row for row in rows)
     figure = Figure(figsize=(10 if timed else 6.5, 1.4 + 0.36 * len(rows)), layout="constrained")
@@ -203,11 +198,8 @@ def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> Figure:
-    """A chart of bits per byte at several context lengths, for one seed. Each choice has one line.
-
-    Each row has the key `choice`, and one key `bits_per_byte_at_<length>` for each context length
-    that the choice's position encoding supports.
-    """
+    """A chart of bits per byte at the context lengths that a choice supports, for one seed. Each
+    choice has one line. See `report_choices` for `rows`."""
     figure = Figure(figsize=(8.5, 5), layout="constrained")
     panel = figure.subplots()
     lines: list[Line2D] = []

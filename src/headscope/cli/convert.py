@@ -19,7 +19,7 @@ def convert(
     output: str | None,
 ) -> None:
     """Converts one model and prints what was written."""
-    from headscope.conversion.convert import export_model, import_model
+    from headscope.conversion.convert import FORMATS, import_model
     from headscope.trained import load
     from headscope.trained.checkpoint import find
 
@@ -39,10 +39,9 @@ def convert(
     if folder.exists() or folder.is_symlink():
         raise UserError(f"output={output} already exists: name a new folder")
     if source is not None:
-        lines = import_model(
-            source, folder, text=Path(text) if text else None, block_size=block_size
-        )
+        file = Path(text) if text else None
+        lines = import_model(source, folder, text=file, block_size=block_size)
     else:
-        lines = export_model(load(find(checkpoint)), str(to), folder)
+        lines = FORMATS[str(to)](load(find(checkpoint)), folder)
     for line in lines:
         print(printable(line))

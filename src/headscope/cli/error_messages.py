@@ -22,7 +22,7 @@ from headscope.cli.conf import choices_of
 from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
 from headscope.errors import UserError, first_line, ran_out_of_memory
-from headscope.terminal import printable
+from headscope.terminal import note
 from headscope.training.processes import rank
 
 CANNOT_BE_READ = (YAMLError, UnicodeEncodeError, HydraException, OmegaConfBaseException)
@@ -73,7 +73,7 @@ def report_error(error: Exception, where: str = "") -> str:
         own = own_code(error)
         print(f"\nThe error comes from {own}." if own else BUG, file=sys.stderr)
         return f"{type(error).__name__}: {first_line(error)}"
-    print(f"Error: {printable(f'{where}{line}')}", file=sys.stderr)
+    note(f"Error: {where}{line}")
     return line
 
 

@@ -1,10 +1,9 @@
 """The command explore: serves the page on which one types and watches a model."""
 
-import sys
 import webbrowser
 
 from headscope.config.parse import Count, Texts
-from headscope.terminal import printable
+from headscope.terminal import note
 
 
 def explore(
@@ -23,12 +22,12 @@ def explore(
     from headscope.show.explore.models import Models
     from headscope.show.explore.server import serve
 
-    print("Loading the model and measuring its heads", file=sys.stderr)
+    note("Loading the model and measuring its heads")
     models = Models(checkpoint, other, device, parts)
     for model in models.opened.values():
         step, last = f"step {model.loaded.step:,}", model.last or 0
         place = f"best ({step} of {last:,})" if last > model.loaded.step else step
-        print(printable(f"Exploring {model.loaded.path}, {place}"), file=sys.stderr)
+        note(f"Exploring {model.loaded.path}, {place}")
     thread, address = serve(Explorer(models), host, port, allowed_hosts)
     print(f"Open {address} (Ctrl-C ends the page)", flush=True)
     if open_browser:

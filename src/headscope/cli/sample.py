@@ -1,11 +1,10 @@
 """The command sample: samples text from a checkpoint."""
 
 import itertools
-import sys
 from typing import Literal
 
 from headscope.config.parse import Count, NonNegative, Positive, Texts
-from headscope.terminal import printable, read_standard_input, write
+from headscope.terminal import note, read_standard_input, write
 
 
 def sample(
@@ -36,8 +35,7 @@ def sample(
     used = faster_precision(loaded.model) if precision == "auto" else precision
     model = in_precision(loaded.model, used)
     prompt = read_standard_input() if prompt == "-" else prompt
-    what = printable(f"Sampling from {loaded.path}, step {loaded.step:,}, in {used}")
-    print(what, file=sys.stderr)
+    note(f"Sampling from {loaded.path}, step {loaded.step:,}, in {used}")
     # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
     loaded.tokenizer.encode_prompt(prompt)
     generated = generate_texts(
@@ -69,4 +67,4 @@ def sample(
 
 def announce(number: int, count: int) -> None:
     if count > 1:
-        print(f"--- sample {number} of {count}", file=sys.stderr, flush=True)
+        note(f"--- sample {number} of {count}")

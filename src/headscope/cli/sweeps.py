@@ -13,6 +13,7 @@ import os
 import signal
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,11 +30,12 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 from headscope.cli.conf import conf_files, is_group
 from headscope.cli.error_messages import USER_ERRORS, report_error
+from headscope.cli.words import value_of
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError, first_line
 from headscope.files import read_summary, write_atomically
 from headscope.stop import SIGNALS, Interrupted
-from headscope.terminal import printable
+from headscope.terminal import note, printable
 from headscope.training.run_folder import ERROR, make_new, remove_unused, shown
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
@@ -61,10 +63,8 @@ class Folders(Callback):
 
     def on_run_start(self, config: DictConfig, **more: Any) -> None:
         """Runs that start in the same second get different folders, unless a word names one."""
-        words = config.hydra.overrides.hydra
-        if config.hydra.job.config_name == "train" and not any(
-            word.startswith("hydra.run.dir=") for word in words
-        ):
+        named = value_of(config.hydra.overrides.hydra, "hydra.run.dir")
+        if config.hydra.job.config_name == "train" and named is None:
             with read_write(config):
                 config.hydra.run.dir = make_new(config.hydra.run.dir)
 
@@ -131,7 +131,7 @@ def reported() -> Iterator[None]:
         # Optuna raises an error if all runs have failed. joblib and submitit raise one if they lose
         # a process, which was killed or ran out of memory.
         if type(error).__module__.partition(".")[0] in ("joblib", "submitit"):
-            print(f"Error: {printable(first_line(error))}", file=sys.stderr)
+            note(f"Error: {first_line(error)}")
         elif isinstance(error, USER_ERRORS):
             raise
         elif "No trials are completed" not in str(error):
@@ -262,10 +262,9 @@ def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
         row |= {name: statistics.mean(values)} if values else {}
         if name == "val_loss" and len(values) > 1:
             row["deviation"] = statistics.stdev(values)
-    states = [run.state for run in runs]
-    counts = {state: states.count(state) for state in ("finished", "unfinished", "failed")}
-    mixed = [f"{count} {state}" for state, count in counts.items() if count]
-    row["state"] = states[0] if len(mixed) == 1 else ", ".join(mixed)
+    counts = Counter(run.state for run in runs)
+    mixed = ", ".join(f"{count} {state}" for state, count in counts.items())
+    row["state"] = mixed if len(counts) > 1 else runs[0].state
     return row
 
 
@@ -281,12 +280,12 @@ def report_unfinished(runs: Sequence[SweepRun]) -> bool:
     """Prints the runs without a result. Returns whether there are none."""
     missing = [run for run in runs if run.state != "finished"]
     if missing:
-        print("\nThese runs have no result. The same command runs them again:", file=sys.stderr)
+        print(file=sys.stderr)
+        note("These runs have no result. The same command runs them again:")
     keys = swept_keys(runs) or list(dict.fromkeys(key for run in runs for key in run.settings))
     for run in missing:
         words = " ".join(f"{key}={run.settings[key]}" for key in keys if key in run.settings)
-        reason = run.error or "its process ended before it finished"
-        print(f"  {printable(f'{words}: {reason}')}", file=sys.stderr)
+        note(f"  {words}: {run.error or 'its process ended before it finished'}")
     return not missing
 
 

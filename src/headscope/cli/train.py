@@ -20,7 +20,7 @@ from headscope.config.training import TrainConfig
 from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
 from headscope.stop import Interrupted
-from headscope.terminal import printable
+from headscope.terminal import note
 from headscope.training import processes, run_folder
 
 
@@ -72,7 +72,6 @@ def run(
     started = core_seconds()
     # These imports are slow, and --help and errors in the command line do not need them.
     from headscope.files import read_summary
-    from headscope.trained.checkpoint import Stored
     from headscope.training import console as output
     from headscope.training import resume as resuming
     from headscope.training.build import build
@@ -85,17 +84,14 @@ def run(
     console = new_console(quiet=quiet or processes.rank() > 0)
     say = partial(say_to, console)
     warn = partial(say, style="yellow")
-    resume: Stored | None = None
-    changes: list[str] = []
     keys = [*map(key_of, HydraConfig.get().overrides.task)]
-    if composed.resume is None:
-        folder = command_line.run_folder()
-        config = resuming.with_trained_model(parse(TrainConfig, composed), keys)
-    else:
-        folder = Path(composed.resume)
-        resume = resuming.newest_checkpoint(folder, warn)
+    folder = Path(composed.resume) if composed.resume else command_line.run_folder()
+    resume = resuming.newest_checkpoint(folder, warn) if composed.resume else None
+    if resume:
         plain: Any = OmegaConf.to_container(composed, resolve=True)
         config, changes = resuming.resumed_config(plain, resume, keys)
+    else:
+        config, changes = resuming.with_trained_model(parse(TrainConfig, composed), keys), []
     again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
     if in_python:
         again = f"headscope.train({run_folder.resume_words(folder, config)})"
@@ -111,7 +107,7 @@ def run(
         if processes.rank() == 0:
             run_folder.check_writable(folder)
             for line in resuming.sources(config, keys) if resume else ():
-                print(printable(line), file=sys.stderr)
+                note(line)
         connected = processes.connect(config.trainer, alone=sweep or in_python)
         folder = connected.from_first(folder)
         if resume is None and run_folder.is_run(folder):

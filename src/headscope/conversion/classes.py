@@ -93,7 +93,6 @@ class HuggingFaceClass:
     )
     """Maps its names of activation functions to ours. The first name of each is written."""
     qk_norm = False
-    can_export = True
     keys: dict[str, str]
     """Maps our keys to entries of config.json."""
     dropouts: tuple[str, ...] = ("attention_dropout",)
@@ -210,17 +209,15 @@ class HuggingFaceClass:
     def parameters(self, theirs: Any, rows: int | None = None) -> dict[str, Tensor]:
         """The parameters of a model of transformers. The output head has its name in files, and is
         left out if it is tied to the embedding. A table of positions has only its first `rows`."""
+        named = dict(theirs.named_parameters())
         head = theirs.get_output_embeddings().weight
-        tied = head is theirs.get_input_embeddings().weight
-        named = {
-            name: parameter
-            for name, parameter in theirs.named_parameters()
-            if tied or parameter is not head
-        }
+        if head is not theirs.get_input_embeddings().weight:
+            named = {name: each for name, each in named.items() if each is not head}
+            named[self.counterpart("head.weight")[0]] = head
         if self.position == "Learned":
             [table] = self.counterpart("position.table.weight")
             named[table] = named[table][:rows]
-        return named if tied else named | {self.counterpart("head.weight")[0]: head}
+        return named
 
     @torch.no_grad()
     def fill(self, theirs: Any, gpt: GPT, weights: dict[str, Tensor]) -> None:
@@ -392,7 +389,6 @@ class NanoChat(Qwen3):
     """
 
     name, model_type, feed_forward = "NanoChatForCausalLM", "nanochat", "FeedForward"
-    can_export = False
     names = table(
         "embedding=model.embed_tokens head=lm_head "
         "attention.qkv=self_attn.q_proj,self_attn.k_proj,self_attn.v_proj "
@@ -422,6 +418,4 @@ class NanoChat(Qwen3):
         return torch.cat([rotated.flip(1), values]).flatten(0, 2)
 
 
-CLASSES: tuple[HuggingFaceClass, ...] = (
-    *(GPT2(), GPTNeoX(), Mpt(), Llama(), Arcee(), Qwen3(), NanoChat()),
-)
+CLASSES = (GPT2(), GPTNeoX(), Mpt(), Llama(), Arcee(), Qwen3(), NanoChat())

@@ -32,7 +32,8 @@ FORMATS: dict[str, Callable[[TrainedModel, Path], list[str]]] = {
     "gguf": export_gguf,
 }
 """A function for each value of `to`. It writes a checkpoint to a new folder in the format of
-another tool, checks that it is the same model, and returns lines to print."""
+another tool, checks that it is the same model, and returns lines to print. It raises UserError if
+the model does not fit the format."""
 
 
 def import_model(
@@ -51,23 +52,16 @@ def import_model(
     except UserError as error:
         raise UserError(f"text={text}: {error}") from error
     write_checkpoint(output, loaded)
+    model, folder = loaded.model, output / "checkpoints"
     if of_text is not None:
-        device = loaded.model.device
-        measure_checkpoints(output / "checkpoints", of_text.tokens, device, source=f"{text}")
-    model = loaded.model
+        measure_checkpoints(folder, of_text.tokens, model.device, source=f"{text}")
     return [
         f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
         f"{model.attentions[0].heads} heads, {model.block_size} tokens of context, "
         f"{model.vocab_size:,} tokens in the vocabulary",
-        f"Written: {output}/checkpoints/best.safetensors. To use it:",
+        f"Written: {folder}/best.safetensors. To use it:",
         f"  {command('sample')} checkpoint={output} prompt=...",
         f"  {command('analyze')} checkpoint={output} text=...",
         f"  {command('evaluate')} checkpoint={output} data.path=...",
         f"  {command('train')} init_from={output} experiment=finetune data.path=...",
     ]
-
-
-def export_model(loaded: TrainedModel, to: str, output: Path) -> list[str]:
-    """Writes a checkpoint to the new folder `output` in the format `to`. Returns lines to print.
-    Raises UserError if the model does not fit the format."""
-    return FORMATS[to](loaded, output)

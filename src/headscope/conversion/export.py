@@ -7,12 +7,14 @@ opened in a new process and compared before it gets its name.
 Shapes: T tokens, P compared positions, V vocab_size.
 """
 
+import inspect
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,6 @@ RELOAD = Path(__file__).with_name("reload.py")
 NEW_TOKENS = 16
 """The most tokens that both models generate."""
 
-SOURCES = Path(__file__).parents[2]
 WRAPPER = "headscope.conversion.modeling_headscope"
 
 OURS = re.compile(r"^( *)from (headscope[\w.]*) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
@@ -77,10 +78,8 @@ def write_and_prove(
         write_model(loaded, folder, theirs)
         write_tokenizer(loaded, folder)
         sentence, text = prove(folder, loaded, own_class=theirs is None)
-        card = model_card(
-            loaded, load=loading_code("path/to/this/folder", theirs), checked=sentence
-        )
-        write_atomically(folder / "README.md", card)
+        code = loading_code("path/to/this/folder", theirs)
+        write_atomically(folder / "README.md", model_card(loaded, load=code, checked=sentence))
     return [
         sentence,
         f"Random tokens and their greedy continuation: {text!r}",
@@ -114,19 +113,15 @@ def write_model(loaded: TrainedModel, folder: Path, theirs: HuggingFaceClass | N
 def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
     """The content of config.json for our own class. Raises UserError if a part of the model is not
     in headscope, but in a file of the user."""
-    named = {"model": model, **{f"model.{key}": value for key, value in model.items()}}
-    parts = {key: value["_target_"] for key, value in named.items() if isinstance(value, Part)}
-    for key, target in parts.items():
-        if target.rpartition(".")[0] != "headscope":
-            raise UserError(
-                f"to=huggingface: {key} is {target}, and other tools do not have its code"
-            )
-    module = "modeling_headscope"
+    for key, value in {"model": model, **{f"model.{key}": model[key] for key in model}}.items():
+        if isinstance(value, Part) and value["_target_"].rpartition(".")[0] != "headscope":
+            problem = f"to=huggingface: {key} is {value['_target_']}"
+            raise UserError(f"{problem}, and other tools do not have its code")
     return {
         "architectures": [OWN_CLASS],
         "auto_map": {
-            "AutoConfig": f"{module}.HeadscopeConfig",
-            "AutoModelForCausalLM": f"{module}.{OWN_CLASS}",
+            "AutoConfig": "modeling_headscope.HeadscopeConfig",
+            "AutoModelForCausalLM": f"modeling_headscope.{OWN_CLASS}",
         },
         "model_type": "headscope",
         "dtype": "float32",
@@ -162,7 +157,7 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
 def source_files() -> dict[str, str]:
     """The files of our own class, {file name: source}. The sources of `headscope.nn` become one
     file, headscope_nn.py, so an exported model has no second implementation that could differ."""
-    wrapper = source_of(WRAPPER)
+    wrapper = inspect.getsource(import_module(WRAPPER))
     modules: dict[str, str] = {}
     collect(WRAPPER, modules)
     del modules[WRAPPER]  # it keeps its imports, in its own file
@@ -174,18 +169,11 @@ def source_files() -> dict[str, str]:
 def collect(name: str, modules: dict[str, str]) -> None:
     """Adds the source of the module `name`, without imports from headscope, to `modules`, after the
     modules that it imports."""
-    source = source_of(name)
+    source = inspect.getsource(import_module(name))
     for indent, other in OURS.findall(source):
         if not indent and other not in modules:
             collect(other, modules)
     modules[name] = OURS.sub(lambda match: f"{match[1]}pass\n" if match[1] else "", source)
-
-
-def source_of(module: str) -> str:
-    """The source code of a module of headscope."""
-    path = SOURCES.joinpath(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return file.read_text(encoding="utf-8")
 
 
 # --- the proof in a new process ---
@@ -198,27 +186,34 @@ def prove(folder: Path, loaded: TrainedModel, *, own_class: bool) -> tuple[str, 
 
     Raises NotEqual if the folder cannot be opened, or if the results differ.
     """
-    gpt, tokenizer, work = loaded.model, loaded.tokenizer, folder / ".proof"
+    gpt, tokenizer = loaded.model, loaded.tokenizer
     tokens, positions = proof.probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
     prompt = tokens[0, : min(8, (tokens.size(1) + 1) // 2)].tolist()
-    request = {
-        "own_class": own_class,
-        "tokens": tokens,
-        "positions": positions,
-        "prompt": prompt,
-        "new_tokens": min(NEW_TOKENS, gpt.block_size - len(prompt)),
-        "text": tokenizer.decode(tokens[0, :64].tolist()),
-    }
+    new_tokens = min(NEW_TOKENS, gpt.block_size - len(prompt))
+    text = tokenizer.decode(tokens[0, :64].tolist())
+    request = {"own_class": own_class, "tokens": tokens, "positions": positions, "text": text}
+    results = run_reload(folder, request | {"prompt": prompt, "new_tokens": new_tokens})
+    if results["problems"]:
+        raise NotEqual(f"transformers reports {'; '.join(results['problems'])}")
+    difference = proof.compare(proof.logits(gpt, tokens, positions), results["logits"])
+    check_greedy(loaded, prompt, results["generated"], new_tokens)
+    greedy = tokenizer.decode(results["generated"])
+    if results["decoded"] != greedy:
+        raise NotEqual(f"the tokenizer decodes {greedy[:80]!r} as {results['decoded'][:80]!r}")
+    if results["encoded"] != tokenizer.encode(text).tolist():
+        raise NotEqual(f"the tokenizer encodes {text[:80]!r} as {results['encoded'][:20]}...")
+    return (
+        f"In a new process, {results['class']} of transformers {results['version']} gave the same "
+        f"greedy text as headscope, and logits that differ by at most {difference:.1e} at "
+        f"{len(positions)} of {tokens.size(1)} random tokens."
+    ), greedy
+
+
+def run_reload(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """The results of reload.py in a new process. Raises NotEqual if it fails."""
+    work = folder / ".proof"
     work.mkdir()
     torch.save(request, work / "request.pt")
-    run_reload(folder, work)
-    proven = check(loaded, request, torch.load(work / "results.pt", weights_only=True))
-    shutil.rmtree(work)
-    return proven
-
-
-def run_reload(folder: Path, work: Path) -> None:
-    """Runs reload.py in a new process. Raises NotEqual if it fails."""
     environment = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
@@ -233,28 +228,9 @@ def run_reload(folder: Path, work: Path) -> None:
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise NotEqual(f"transformers cannot open the exported folder: {lines[-1][:500]}")
-
-
-def check(
-    loaded: TrainedModel, request: dict[str, Any], results: dict[str, Any]
-) -> tuple[str, str]:
-    """Compares the results of reload.py with our model. For the result, see `prove`."""
-    tokenizer, text, generated = loaded.tokenizer, request["text"], results["generated"]
-    if results["problems"]:
-        raise NotEqual(f"transformers reports {'; '.join(results['problems'])}")
-    ours = proof.logits(loaded.model, request["tokens"], request["positions"])
-    difference = proof.compare(ours, results["logits"])
-    check_greedy(loaded, request["prompt"], generated, request["new_tokens"])
-    greedy = tokenizer.decode(generated)
-    if results["decoded"] != greedy:
-        raise NotEqual(f"the tokenizer decodes {greedy[:80]!r} as {results['decoded'][:80]!r}")
-    if results["encoded"] != tokenizer.encode(text).tolist():
-        raise NotEqual(f"the tokenizer encodes {text[:80]!r} as {results['encoded'][:20]}...")
-    return (
-        f"In a new process, {results['class']} of transformers {results['version']} gave the same "
-        f"greedy text as headscope, and logits that differ by at most {difference:.1e} at "
-        f"{len(ours)} of {request['tokens'].size(1)} random tokens."
-    ), greedy
+    results: dict[str, Any] = torch.load(work / "results.pt", weights_only=True)
+    shutil.rmtree(work)
+    return results
 
 
 @torch.no_grad()

@@ -10,16 +10,14 @@ import torch
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
-from headscope.conversion.proof import LONGEST, compare, logits, probe, redraw
+from headscope.conversion.proof import LONGEST, compare, logits, probe, random_model
 from headscope.conversion.settings import SAFE, Settings, transformers_for
 from headscope.conversion.tokenizer_files import read_tokenizer
 from headscope.errors import UserError, first_line, short
 from headscope.files import parse_json
 from headscope.nn import GPT
 from headscope.trained import TrainedModel
-from headscope.trained.checkpoint.building import build_model
 from headscope.trained.checkpoint.file import is_finite
-from headscope.trained.checkpoint.loading import WithoutInitialization
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
@@ -133,9 +131,7 @@ def proven_architecture(
     check_block_size(block_size, model.block_size)
     if block_size or name_of(model.position) != "Learned":
         model.block_size = block_size or min(model.block_size, LONGEST)
-    with WithoutInitialization():
-        gpt = build_model(model, vocab_size=drawn.get_input_embeddings().weight.size(0)).eval()
-    redraw(gpt)
+    gpt = random_model(model, drawn.get_input_embeddings().weight.size(0))
     theirs.fill(drawn, gpt, dict(gpt.named_parameters()))
     theirs.copy_to_ours(drawn, gpt)  # some parameters of ours cannot have any value
     prove(folder, gpt, drawn, None)

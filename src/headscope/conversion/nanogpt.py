@@ -84,8 +84,7 @@ def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -
     `text` is the file that a model of characters was trained on: the tokens are its characters.
     Without it, the model must have GPT-2's tokens. For `block_size`, see `read_model`.
 
-    Raises UserError if the file is damaged or not a nanoGPT checkpoint, or if the characters do not
-    fit the model.
+    Raises UserError as `read_model` does, or if the characters do not fit the model.
     """
     gpt, model, step = read_model(path, block_size)
     tokenizer = tokenizer_of(gpt.vocab_size, path, text)

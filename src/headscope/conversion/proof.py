@@ -25,16 +25,7 @@ from headscope.conversion.classes import (
     unusual,
 )
 from headscope.errors import short
-from headscope.nn import (
-    GPT,
-    Digits,
-    Index,
-    Learned,
-    MultiHeadAttention,
-    NoPosition,
-    Normalized,
-    Sinusoidal,
-)
+from headscope.nn import GPT, MultiHeadAttention, Position
 from headscope.nn.position.rotary import rotate_interleaved
 from headscope.trained.checkpoint.building import build_model
 from headscope.trained.checkpoint.loading import WithoutInitialization
@@ -42,10 +33,6 @@ from headscope.trained.checkpoint.loading import WithoutInitialization
 LONGEST = 2048
 """The longest context of an imported model whose position encoding has no table, if block_size= is
 not given. Causal masks and the proof need memory for the square of it."""
-
-
-ADDED = (NoPosition, Learned, Sinusoidal, Index, Normalized, Digits)
-"""Position encodings that add a table, which does not depend on the tokens, to the embeddings."""
 
 
 class NotEqual(Unfit):
@@ -63,10 +50,12 @@ def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor
 
 
 @torch.no_grad()
-def redraw(gpt: GPT) -> None:
-    """Replaces all parameters by random numbers: gains and biases too. Logits get a deviation of
+def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) -> GPT:
+    """A model whose parameters are random numbers: gains and biases too. Logits have a deviation of
     about 5, and some values in each layer are 8 times as large as others, so that a cap or a clip
     changes the logits."""
+    with WithoutInitialization():
+        gpt = build_model(config, vocab_size=vocab_size, end_of_text=end_of_text).eval()
     generator = torch.Generator().manual_seed(0)
     for name, weight in gpt.named_parameters():
         if weight.dim() < 2:
@@ -77,6 +66,7 @@ def redraw(gpt: GPT) -> None:
             weight.normal_(std=size / math.sqrt(weight.size(1)), generator=generator)
         if name.endswith((".qkv.weight", ".value.weight")):
             weight[-gpt.attentions[0].head_dim :: 4] *= 8
+    return gpt
 
 
 @torch.no_grad()
@@ -108,18 +98,16 @@ def tolerance(ours: Tensor) -> float:
 
 
 def find_class(
-    gpt: GPT, config: Part, classes: Iterable[HuggingFaceClass] | None = None
+    gpt: GPT, config: Part, classes: Iterable[HuggingFaceClass] = CLASSES
 ) -> HuggingFaceClass | None:
     """The first of `classes` that computes the function of `gpt` for random weights, or None. The
     weights of `gpt` are not changed."""
     if name_of(config.attention) not in DOT_PRODUCT:
         return None
-    with WithoutInitialization():
-        drawn = build_model(config, vocab_size=gpt.vocab_size, end_of_text=gpt.end_of_text).eval()
-    redraw(drawn)
+    drawn = random_model(config, gpt.vocab_size, gpt.end_of_text)
     tokens, positions = probe(gpt.vocab_size, gpt.block_size, gpt.end_of_text or 0)
     ours = logits(drawn, tokens, positions)
-    for each in classes or (each for each in CLASSES if each.can_export):
+    for each in classes:
         try:
             compare(ours, logits(converted(each, drawn, config)[1], tokens, positions))
         except Unfit:
@@ -151,7 +139,9 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
     """
     separate = re.compile(r"\.stack\.\d+\.(query|key|value)\.")  # become one matrix below
     weights = {name: each for name, each in gpt.state_dict().items() if not separate.search(name)}
-    if type(gpt.position) in ADDED:
+    position = type(gpt.position)
+    known = position.__module__.startswith("headscope.")  # others may depend on a text's length
+    if known and (position.rotate, position.bias) == (Position.rotate, Position.bias):
         zeros = torch.zeros(1, gpt.block_size, gpt.embedding.embedding_dim, device=gpt.device)
         weights["position.table.weight"] = gpt.position(zeros)[0]  # (T, C)
         config = Part(config, position=Part(_target_="headscope.Learned"))
@@ -197,9 +187,8 @@ def words(config: Part) -> str:
             target = part["_target_"]
             in_conf = defaults_in_conf(f"model/{group}").get(target, {"choice": target})
             chosen[f"model/{group}"] = in_conf["choice"]
-            changed = {
-                key: value for key, value in part.items() if in_conf.get(key, value) != value
-            }
-            chosen |= {f"model.{group}.{key}": value for key, value in changed.items()}
+            for key, value in part.items():
+                if in_conf.get(key, value) != value:
+                    chosen[f"model.{group}.{key}"] = value
     chosen |= {f"model.{key}": value for key, value in unusual(config).items()}
     return ", ".join(f"{key}={short(value)}" for key, value in chosen.items())

@@ -98,12 +98,12 @@ def byte_level(tokenizer: TiktokenTokenizer) -> Library:
 
 def characters(tokenizer: CharTokenizer) -> Library:
     """A BPE without merges, which divides a text into its characters."""
-    names = [*tokenizer.alphabet, *([UNKNOWN, END_OF_TEXT] if tokenizer.special_tokens else [])]
-    vocabulary = {name: number for number, name in enumerate(names)}
-    unknown = UNKNOWN if tokenizer.special_tokens else None
+    special = [UNKNOWN, END_OF_TEXT] if tokenizer.special_tokens else []
+    vocabulary = {name: number for number, name in enumerate([*tokenizer.alphabet, *special])}
+    unknown = UNKNOWN if special else None
     made = Library(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown))
     made.decoder = decoders.Fuse()
-    made.add_special_tokens([name for name in (UNKNOWN, END_OF_TEXT) if name in vocabulary])
+    made.add_special_tokens(special)
     return made
 
 
@@ -125,18 +125,14 @@ def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
     with transformers_for(folder):
         theirs: Any = AutoTokenizer.from_pretrained(folder, **SAFE)
         wanted = theirs(PROBE, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    library = getattr(theirs, "backend_tokenizer", None)
+    library, kind = getattr(theirs, "backend_tokenizer", None), type(theirs).__name__
     if library is None:
-        raise UserError(
-            f"{folder}: its tokenizer {type(theirs).__name__} is not one of the library tokenizers"
-        )
+        raise UserError(f"{folder}: its tokenizer {kind} is not one of the library tokenizers")
     imported = TokenizersTokenizer(library.to_str())
     imported.end_of_text = end_of_text(folder, theirs, imported.ids)
     tokenizer = as_gpt2(imported) or imported
     if tokenizer.encode(PROBE).tolist() != wanted:
-        raise UserError(
-            f"{folder}: headscope encodes a text differently than its {type(theirs).__name__}"
-        )
+        raise UserError(f"{folder}: headscope encodes a text differently than its {kind}")
     return tokenizer if rows is None else with_vocab_size(tokenizer, rows)
 
 

@@ -37,8 +37,8 @@ from headscope.data.windows import spread_windows
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
+from headscope.terminal import note
 from headscope.trained.checkpoint import pick_device, read, sources
-from headscope.trained.checkpoint.finding import warn
 from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
 from headscope.trained.generation import generate_text, generate_tokens
 from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
@@ -281,7 +281,7 @@ class TrainedModel:
             problem = "the text that this model was trained on is unknown, because it was imported"
             raise UserError(f"{problem}: name one with data.path=, or for analyze with text=")
         for line in sources(self.config.data, "data"):
-            warn(line)
+            note(line)
         try:
             return build_part(self.config.data, "data")
         except UserError as error:

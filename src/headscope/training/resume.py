@@ -14,9 +14,10 @@ from headscope.config.training import TrainConfig, kept_and_added
 from headscope.data.store import TokenStore
 from headscope.errors import UserError, short
 from headscope.files import read_summary
+from headscope.terminal import note
 from headscope.trained import checkpoint
 from headscope.trained.checkpoint import Stored, read
-from headscope.trained.checkpoint.finding import first_intact, warn, without_checkpoint
+from headscope.trained.checkpoint.finding import first_intact, without_checkpoint
 from headscope.training.run_folder import CHECKPOINTS
 
 FIXED = (
@@ -26,7 +27,7 @@ FIXED = (
 """Keys and groups that cannot change when a run is resumed, but the keys of an optimizer can."""
 
 
-def newest_checkpoint(folder: Path, say: Callable[[str], Any] = warn) -> Stored:
+def newest_checkpoint(folder: Path, say: Callable[[str], Any] = note) -> Stored:
     """The run's last.safetensors, or its best.safetensors if the former is damaged or missing,
     which `say` tells. Raises UserError if the run in `folder` cannot be resumed from either."""
     files = [folder / "checkpoints" / name for name in CHECKPOINTS]

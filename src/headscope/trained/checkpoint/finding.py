@@ -1,6 +1,5 @@
 """Finds the checkpoint file and the device that the configuration keys of a script select."""
 
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 
 from headscope.errors import UserError
-from headscope.terminal import command, printable
+from headscope.terminal import command, note
 from headscope.trained.checkpoint.file import SUFFIX, Stored, how_to_convert, read
 
 Check = Callable[[Stored], Any]
@@ -31,7 +30,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         return path
     best, last = (path / "checkpoints" / f"{name}{SUFFIX}" for name in ("best", "last"))
     if best.is_file() and last.is_file():
-        return first_intact([best, last], f"{key}={path}", warn).path
+        return first_intact([best, last], f"{key}={path}", note).path
     if best.is_file() or last.is_file():
         return best if best.is_file() else last
     if (path / "config.json").is_file():
@@ -59,10 +58,6 @@ def first_intact(files: Iterable[Path], name: str, say: Say, check: Check = bool
     raise UserError(f"{name}: {'; '.join(problems)}")
 
 
-def warn(line: str) -> None:
-    print(printable(line), file=sys.stderr)
-
-
 def newest_run(outputs: Path, key: str) -> Path:
     """The run that `outputs/latest` names if it has finished. Otherwise the finished run with the
     newest checkpoint or, if none has finished, the named run or the run with the newest checkpoint.
@@ -85,7 +80,7 @@ def newest_run(outputs: Path, key: str) -> Path:
     if path != named:
         why = f"{named} has not finished" if named else f"{latest} does not exist"
         kind = "newest finished run" if is_finished(path) else "newest run"
-        warn(f"{why}: using the {kind}, {path} (or give {key}={named or ''})")
+        note(f"{why}: using the {kind}, {path} (or give {key}={named or ''})")
     return path
 
 

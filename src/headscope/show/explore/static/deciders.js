@@ -93,7 +93,7 @@ export function createDeciders(parent, actions) {
     actions.suggest(decider);
     const head = parts.find(isHead);
     const say = head.without <= DECISIVE * head.probability ? TEXTS.decides : TEXTS.noneDecides;
-    verdict.textContent = say(head.part, ...shares(head));
+    verdict.textContent = say(head.part, ...shares(head).map((share) => share.replace(" ", "\u00a0")));
     return "";
   }
 
