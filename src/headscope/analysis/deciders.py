@@ -31,7 +31,7 @@ def is_head(row: Decider) -> bool:
     return "H" in row["part"]
 
 
-def check_unchanged(model: GPT, run: Callable[..., Tensor], residual: Tensor) -> None:
+def check_unchanged(model: GPT, run: Callable[..., Tensor], residual: list[Tensor]) -> None:
     """Raises UserError if the blocks give another output than when the text was read."""
     x = residual[0]
     with evaluating(model):

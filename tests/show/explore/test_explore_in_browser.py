@@ -16,12 +16,13 @@ import torch
 from checkpoint_files import copy_at_step, opened, save
 from composing import training_config
 from conversion.models import saved
+from running import ROOT
 from viewer_page import Keys, Page, percent
 
 import headscope
 from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.config.parts import build_part
-from headscope.data.tokenizer import char
+from headscope.data.tokenizer import bpe, char
 from headscope.show.explore import server
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.models import Models
@@ -59,10 +60,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     saved(letters, sizes, tokenizer)
     copy_at_step(step.path, letters / "step_000010.safetensors", 10)
     found["letters"] = letters.parent
+    tokenizer = bpe([(ROOT / "README.md").read_text("utf-8")], vocab_size=400)
     for number, text in enumerate(EXAMPLES):
         found[text] = tmp_path_factory.mktemp(f"example_{number}")
         kept = found[text] / "checkpoints"
-        best = saved(kept, "model.layers=4 model.heads=4 model.block_size=64").path
+        best = saved(kept, "model.layers=4 model.heads=4 model.block_size=64", tokenizer).path
         save(opened(best) | {"examples": [text]}, best)
         copy_at_step(best, kept / "step_000003.safetensors", 3)
     return found
@@ -243,7 +245,9 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     assert f"from {model.read(TEXT).loss():.3f}" in page.text(".loss-change")
     [(label, before), *_] = plain
     verb = "rises" if float(shares[label].split()[0]) > float(before.split()[0]) else "falls"
-    assert f"“{label}” {verb} from {before} to {shares[label]}." in page.text(".effect")
+    assert f"“{label}” {verb} from {before} to {shares[label]}." in page.text(
+        ".switches-card .effect"
+    )
     assert "minus" not in page.text(".moment")  # the colours stay
     assert page.all(".metrics-card .comparing") == []  # the metrics are those of the model
     page.switch(1, "mean")
@@ -307,8 +311,8 @@ def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> No
     page.press(f"Copy {head} at “")
     texts = [torch.tensor(model.tokens(text)) for text in (OTHER, TEXT)]
     chosen = [
-        int(page.one(f"select[aria-label='{name}']").get_attribute("value"))
-        for name in ("answer", "other answer")
+        int(page.one(f'select[aria-label="{name}"]').get_attribute("value"))
+        for name in ("other text's answer", "yours")
     ]
     found = patch_heads(model.model, *texts, LogitDifference(*chosen), position=6)
     values = [found.corrupted, found.clean, found.denoised.flatten()[2]]
@@ -352,6 +356,29 @@ def test_a_model_with_other_tokens_is_not_compared_token_by_token(
     )
 
 
+def test_the_head_that_decides_is_opened_unless_the_person_has_chosen_one(
+    page: ExplorePage, addresses: Any
+) -> None:
+    def opened() -> str:
+        time.sleep(0.5)  # also until the URL has it
+        return page.text("h2").split()[0]
+
+    page.open(addresses["gpt2"], x_text=TEXT)
+    decider = opened()
+    assert decider == re.search(r"L\dH\d", page.text(".deciders-card .effect"))[0] != "L0H1"
+    page.click(page.one(".switches-card label:has([value=zero])"))
+    page.browser.refresh()
+    page.ready()
+    assert opened() == decider
+    page.open(addresses["gpt2"], x_text=TEXT)
+    page.click(page.all(".grid button")[1])
+    page.type("We the people")
+    assert opened() == "L0H1"
+    page.browser.refresh()
+    page.ready()
+    assert opened() == "L0H1"
+
+
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_an_experiment_begins_with_a_button_and_needs_no_scrolling(
     page: ExplorePage, addresses: Any, number: int
@@ -364,7 +391,7 @@ def test_an_experiment_begins_with_a_button_and_needs_no_scrolling(
     model = page.one("select[aria-label='model']").get_attribute("value")
     assert model == ("this@3" if number == 5 else "this")
     needed = [".task", ".says", ".switches-card", ".grid", ".map canvas", ".lines"]
-    needed.append(".patch-card [role=status]" if number == 4 else ".deciders-card .rows")
+    needed.append(".patch-card [role=status]" if number == 4 else ".deciders-card .effect")
     page.script("scrollTo(0, 0)")
     for selector in needed:
         box = page.script("return arguments[0].getBoundingClientRect()", page.one(selector))

@@ -296,14 +296,14 @@ export const EXPERIMENTS = [
   {
     text: "Gentlemen of the Senate and of the House of",
     title: "1 One head finishes a phrase",
-    vocabulary: 1000,
+    vocabulary: 300,
     task: "The model expects “Representatives”. The list below the heads says which head decides this, and the map "
       + "shows where it looks. Press “mean” or “off” beside its name on the right: what is left?",
   },
   {
     text: "My fellow citizens",
     title: "2 The same seed without a layer",
-    vocabulary: 1000,
+    vocabulary: 300,
     layers: 2,
     head: "L1H0",
     task: "Press “layer L1”, and then “Write both from the same seed”. Are both texts English? How much "
