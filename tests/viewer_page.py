@@ -41,12 +41,13 @@ for (let query = 0; query < tokens; query++) for (let key = 0; key < tokens; key
 }
 return rows;"""
 
-UNEXPLAINED = """const panel = document.querySelector("dialog").textContent;
+UNEXPLAINED = """const terms = [...document.querySelectorAll("dialog dt")].map((term) => term.textContent);
+const words = [...terms.flatMap((term) => term.split(", ")), "Help", "Close"];
 const isExplained = (control) => {
   if (control.closest("[data-tip], [title]")) return true;
   const text = (control.querySelector(".token-name") ?? control).textContent;
   const label = (control.ariaLabel ?? text).replaceAll(/L\\d+/g, "L0").replaceAll(/H\\d+/g, "H1");
-  return label && panel.includes(label);
+  return words.some((word) => label === word);
 };
 return [...document.querySelectorAll("button, input, select")]
   .filter((control) => !isExplained(control)).map((control) => control.outerHTML);"""

@@ -80,6 +80,8 @@ export const WORDS = {
 };
 export const EXPLORE_WORDS = {
   "page, table, Python": "Saves what is shown: as a page that works offline, as a table of losses and likely tokens, or as a program that computes it again.",
+  "model": "The checkpoint that reads the text: of a run, or of a step that the run has kept.",
+  "▶ Write, ■ Stop": "The model continues the text, until you stop it.",
   "+ 1 token": "The model writes one token.",
   "− 1 token": "Removes the last token.",
   "Undo": "Takes back the last action.",
