@@ -41,8 +41,8 @@ for (let query = 0; query < tokens; query++) for (let key = 0; key < tokens; key
 }
 return rows;"""
 
-UNEXPLAINED = """const terms = [...document.querySelectorAll("dialog dt")].map((term) => term.textContent);
-const words = [...terms.flatMap((term) => term.split(", ")), "Help", "Close"];
+UNEXPLAINED = """const terms = [...document.querySelectorAll("dialog dt")];
+const words = [...terms.flatMap((term) => term.textContent.split(", ")), "Help", "Close"];
 const isExplained = (control) => {
   if (control.closest("[data-tip], [title]")) return true;
   const text = (control.querySelector(".token-name") ?? control).textContent;
