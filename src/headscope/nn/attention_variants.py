@@ -140,9 +140,8 @@ class Head(nn.Module):
 
     def __init__(self, embed_dim: int, head_dim: int, *, bias: bool, qk_norm: bool) -> None:
         super().__init__()
-        self.query = nn.Linear(embed_dim, head_dim, bias=bias)
-        self.key = nn.Linear(embed_dim, head_dim, bias=bias)
-        self.value = nn.Linear(embed_dim, head_dim, bias=bias)
+        linears = (nn.Linear(embed_dim, head_dim, bias=bias) for _ in range(3))
+        self.query, self.key, self.value = linears
         self.q_norm = HeadNorm(head_dim) if qk_norm else nn.Identity()
         self.k_norm = HeadNorm(head_dim) if qk_norm else nn.Identity()
 
@@ -169,24 +168,14 @@ class AdditiveAttention(MultiHeadAttention):
         self.w = nn.Parameter(torch.empty(self.heads, self.head_dim))
         nn.init.normal_(self.w, std=self.head_dim**-0.5)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        dropout: float,
-        explicit: bool,
-    ) -> HeadOutputs:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> HeadOutputs:
         """Always returns weights and scores, because there is no fused kernel."""
         k, v = one_per_query_head(k, self.heads), one_per_query_head(v, self.heads)
         q32, k32 = upcast_to_float32(q), upcast_to_float32(k)
         hidden = torch.tanh(q32[:, :, :, None] + k32[:, :, None])  # (B, H, T, S, D)
         with no_autocast(q):
             scores = torch.einsum("bhtsd,hd->bhts", hidden, upcast_to_float32(self.w))
-        scores = with_bias(self.scale * scores, bias, q.dtype)
-        visible = combine_masks(self.causal_rows(q.size(2), k.size(2)), mask)
-        outputs, weights = weighted_sum(scores, v, mask=visible, dropout=dropout)
+        scores = with_bias(self.scale * scores, options["bias"], q.dtype)
+        visible = combine_masks(self.causal_rows(q.size(2), k.size(2)), options["mask"])
+        outputs, weights = weighted_sum(scores, v, mask=visible, dropout=options["dropout"])
         return HeadOutputs(outputs, weights, scores)

@@ -89,11 +89,10 @@ class GPT(nn.Module):
             raise UserError(f"end_of_text={end_of_text} must be below vocab_size={vocab_size}")
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
         widths = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-        biases = {"qkv_bias": qkv_bias, "out_bias": bias}
-        attentions = [
-            attention(**sizes, **widths, **biases, dropout=dropout) for _ in range(layers)
-        ]
+        options = {"qkv_bias": qkv_bias, "out_bias": bias, "dropout": dropout}
+        attentions = [attention(**sizes, **widths, **options) for _ in range(layers)]
         make_norm = partial(norm, embed_dim, bias=bias)
+        make_block = partial(Block, norm=make_norm, dropout=dropout)
         make_network = partial(feed_forward, ff_dim=ff_dim, activation=activation, bias=bias)
         self.vocab_size, self.block_size, self.ngrams = vocab_size, block_size, ngrams
         self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
@@ -102,12 +101,7 @@ class GPT(nn.Module):
         self.position = position(**sizes, heads=heads, head_dim=attentions[0].head_dim)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.blocks: Any = nn.ModuleList(  # of Block
-            Block(
-                attention=layer,
-                feed_forward=make_network(embed_dim=embed_dim),
-                norm=make_norm,
-                dropout=dropout,
-            )
+            make_block(attention=layer, feed_forward=make_network(embed_dim=embed_dim))
             for layer in attentions
         )
         self.norm = make_norm()

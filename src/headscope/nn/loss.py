@@ -71,12 +71,8 @@ def chunked_loss_sum(
     The backward pass recomputes the logits, so that only one chunk of logits is in memory.
     """
     chunks = math.ceil(targets.numel() / rows)
-    loss_sums = [
-        checkpoint(unembed_loss_sum, *chunk, use_reentrant=False)
-        for chunk in zip(
-            x.flatten(0, 1).chunk(chunks), targets.flatten().chunk(chunks), strict=True
-        )
-    ]
+    pairs = zip(x.flatten(0, 1).chunk(chunks), targets.flatten().chunk(chunks), strict=True)
+    loss_sums = [checkpoint(unembed_loss_sum, *pair, use_reentrant=False) for pair in pairs]
     return torch.stack(loss_sums).sum()
 
 

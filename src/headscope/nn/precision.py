@@ -109,9 +109,8 @@ class Int8Linear(nn.Module):
             warnings.simplefilter("ignore", UserWarning)
             rounded = torch.quantize_per_channel(weight, scale, zeros, axis=0, dtype=torch.qint8)
         packed = torch.ops.quantized.linear_prepack(rounded, bias)
-        self.multiply = partial(
-            torch.ops.quantized.linear_dynamic, W_prepack=packed, reduce_range=True
-        )
+        multiply = torch.ops.quantized.linear_dynamic
+        self.multiply = partial(multiply, W_prepack=packed, reduce_range=True)
         self.register_buffer("weight", rounded.int_repr())
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)

@@ -132,12 +132,11 @@ def evaluate_lengths(
     instead of the metrics.
     """
     results = []
+    options: Any = {"batch_size": batch_size, "precision": precision}
     for size in block_sizes:
         try:
             model = loaded.with_block_size(max(size, loaded.model.block_size))
-            metrics = evaluate(
-                model, text, batch_size=batch_size, block_size=size, precision=precision
-            )
+            metrics = evaluate(model, text, block_size=size, **options)
         except UserError as error:
             metrics = {"not_possible": str(error)}
         results.append({"block_size": size, **metrics})

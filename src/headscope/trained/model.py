@@ -249,12 +249,9 @@ class TrainedModel:
                 f'by={by!r}: give by="zero", by="half", or by="mean" and a text for the mean'
             )
         chosen = [parse_head(head, self.model) for head in heads]
-        if by == "half":
-            with halved_heads(self.model, chosen):
-                yield
-            return
-        means = None if text is None else mean_outputs(self.model, self._batch(text), MAX_BATCH)
-        with ablated_heads(self.model, chosen, means):
+        model = self.model
+        means = None if text is None else mean_outputs(model, self._batch(text), MAX_BATCH)
+        with halved_heads(model, chosen) if by == "half" else ablated_heads(model, chosen, means):
             yield
 
     def _batch(self, text: Text) -> Tensor:

@@ -82,10 +82,8 @@ class Explorer(Reader):
         UserError if the model cannot answer the request."""
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
-        encoded = [
-            encode(loaded, request.text, request.tokens),
-            encode(loaded, request.other, request.other_tokens),
-        ]
+        asked = ((request.text, request.tokens), (request.other, request.other_tokens))
+        encoded = [encode(loaded, *text_or_tokens) for text_or_tokens in asked]
         texts = [text.tokens for text in encoded]
         shown = {
             "tokens": [loaded.tokenizer.labels(tokens) for tokens in texts],
@@ -105,13 +103,10 @@ class Explorer(Reader):
             with ExitStack() as stack:
                 for copy in request.copies:
                     layer, head = parse_head(copy.head[:80], model)
-                    at = slice(None)
-                    if copy.position is not None:
-                        if copy.position >= lengths[0]:
-                            raise UserError(
-                                f"position={copy.position}: the texts have {lengths[0]} tokens"
-                            )
-                        at = slice(copy.position, copy.position + 1)
+                    place = copy.position
+                    if place is not None and place >= lengths[0]:
+                        raise UserError(f"position={place}: the texts have {lengths[0]} tokens")
+                    at = slice(None) if place is None else slice(place, place + 1)
                     new = outputs[layer][:, :, head]
                     every = torch.tensor([head], device=model.device)
                     stack.enter_context(replaced_heads(model.attentions[layer], every, new, at))

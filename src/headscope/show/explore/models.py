@@ -49,13 +49,9 @@ class OpenModel:
         tokens, length = (512, 64) if model.parameter_count() < LARGE else (256, 16)
         length = min(length, model.block_size)
         texts = tokens // length
-        steps = generate_tokens(
-            model,
-            [[tokenizer.first_token()]] * texts,
-            max_new_tokens=length,
-            seeds=range(texts),
-            temperature=0.8,
-        )
+        prompts = [[tokenizer.first_token()]] * texts
+        options: Any = {"max_new_tokens": length, "temperature": 0.8}
+        steps = generate_tokens(model, prompts, seeds=range(texts), **options)
         written, kinds = torch.tensor(list(steps)).T, classify_vocabulary(tokenizer)
         repeats = repeat_probe(model, kinds, BATCH_SIZE)
         source = "texts that the model wrote"

@@ -97,14 +97,8 @@ class Export(Read, Write):
     against: Reading | None = None
 
 
-REQUESTS: dict[str, type] = {
-    "open": Open,
-    "read": Read,
-    "write": Write,
-    "deciders": Deciders,
-    "patch": Patch,
-    "export": Export,
-}
+KINDS = (Open, Read, Write, Deciders, Patch, Export)
+REQUESTS: dict[str, type] = {kind.__name__.lower(): kind for kind in KINDS}
 
 
 def parse_request(name: str, data: Any) -> Any:

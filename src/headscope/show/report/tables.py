@@ -171,14 +171,9 @@ def largest_weight_rows(reading: Reading, visible: Tensor | None = None) -> Rows
 
 def patching_rows(result: PatchingResult) -> Rows:
     """One row per head: the scores of activation patching, and the metric that they come from."""
-    return per_head(
-        {
-            "denoising": result.denoising,
-            "noising": result.noising,
-            "denoised_metric": result.denoised,
-            "noised_metric": result.noised,
-        }
-    )
+    scores = {"denoising": result.denoising, "noising": result.noising}
+    metrics = {"denoised_metric": result.denoised, "noised_metric": result.noised}
+    return per_head(scores | metrics)
 
 
 def lens_rows(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:

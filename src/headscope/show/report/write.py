@@ -159,12 +159,9 @@ def pictures_of(
     for layer, weights in enumerate(reading.attention):
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture
-    scales: Any = {"ends": colour_scales(statistics.metrics, statistics.tokens)}
-    scales["marks"] = statistics.uniform
-    yield (
-        "metrics",
-        pictures.heatmaps_of(statistics.metrics, title="Metrics of all heads", **scales),
-    )
+    texts: Any = {"title": "Metrics of all heads", "marks": statistics.uniform}
+    ends = colour_scales(statistics.metrics, statistics.tokens)
+    yield "metrics", pictures.heatmaps_of(statistics.metrics, ends=ends, **texts)
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
     picture = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
     yield "similarity", picture

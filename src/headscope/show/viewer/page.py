@@ -34,29 +34,25 @@ def attention_page(
     parts: list[bytes] = []
     shown = []
     for run in runs:
-        history = dict(run["history"])
         steps = []
-        for step in history["steps"]:
+        for step in run["history"]["steps"]:
             numbers = range(len(parts), len(parts) + len(step["parts"]))
             parts += [run["parts"][key] for key in step["parts"]]
             steps.append({**step, "parts": [str(number) for number in numbers]})
-        shown.append(
-            {"name": run["name"], "text": run["text"], "history": history | {"steps": steps}}
-        )
+        history = {**run["history"], "steps": steps}
+        shown.append({"name": run["name"], "text": run["text"], "history": history})
     files = (file for file in sorted(STATIC.glob("*.js")) if file.name != TAB_ONLY)
     sources = {file.name: IMPORT.sub("", file.read_text("utf-8")).encode() for file in files}
-    modules = {
-        name: f"data:text/javascript;base64,{_base64(source)}" for name, source in sources.items()
-    }
+    script = "data:text/javascript;base64,"
+    modules = {name: script + _base64(source) for name, source in sources.items()}
     elements = [
         f'<script type="application/octet-stream" id="part-{number}">{_base64(part)}</script>'
         for number, part in enumerate(parts)
     ]
+    data = {"title": title, "runs": shown, "start": start or {}, "captions": captions}
     return Template(SKELETON.read_text("utf-8")).substitute(
         style=(STATIC / "viewer.css").read_text("utf-8"),
-        data=_script_safe(
-            {"title": title, "runs": shown, "start": start or {}, "captions": captions}
-        ),
+        data=_script_safe(data),
         parts="\n".join(elements),
         modules=_script_safe({"imports": modules}),
     )

@@ -1,7 +1,6 @@
 """Generates tokens and text from a model. Prints nothing and loads no checkpoints."""
 
 from headscope.trained.generation.choose_token import check_sampling as check_sampling
-from headscope.trained.generation.choose_token import check_stop as check_stop
 from headscope.trained.generation.choose_token import choose_tokens as choose_tokens
 from headscope.trained.generation.compiled import compile_decoding as compile_decoding
 from headscope.trained.generation.texts import generate_text as generate_text

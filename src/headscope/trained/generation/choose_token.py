@@ -117,12 +117,6 @@ def inverse_cdf(uniform: Tensor, probabilities: Tensor) -> Tensor:
     return index.clamp(max=probabilities.size(-1) - 1)
 
 
-def check_stop(stop: Sequence[str]) -> None:
-    """Raises UserError when a stop text is empty."""
-    if "" in stop:
-        raise UserError("stop='' is empty: every generated text would be empty")
-
-
 def check_sampling(
     *, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:

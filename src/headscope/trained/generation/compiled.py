@@ -68,10 +68,8 @@ class OneToken(nn.Module):
 
     def forward(self, seen: Tensor, *cached: Tensor) -> Tensor:
         length = seen.size(1) - 1
-        pasts = [
-            Past(keys, values, length)
-            for keys, values in zip(cached[::2], cached[1::2], strict=True)
-        ]
+        layers = zip(cached[::2], cached[1::2], strict=True)
+        pasts = [Past(keys, values, length) for keys, values in layers]
         with ExplicitProducts():
             x = self.model.embed(seen, length)
             x = self.model.through_blocks(x, pasts, self.model.document_mask(seen, length))

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headscope.data.tokenizer import Tokenizer
+from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.trained.generation.choose_token import check_stop
 from headscope.trained.generation.tokens import generate_tokens
 
 
@@ -38,7 +38,8 @@ def generate_texts(
     Raises UserError when the tokenizer cannot encode the prompt, a stop text is empty, or a setting
     is out of range.
     """
-    check_stop(stop)
+    if "" in stop:
+        raise UserError("stop='' is empty: every generated text would be empty")
     start = tokenizer.encode_prompt(prompt) or [tokenizer.first_token()]
     texts = [Text(tokenizer, stop) for _ in seeds]
     for tokens in generate_tokens(model, [start] * len(seeds), seeds=seeds, **options):

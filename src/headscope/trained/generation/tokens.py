@@ -97,22 +97,15 @@ def generate_tokens(
         if not prompt:
             raise UserError("the prompt must have at least one token, such as end_of_text")
         by_length.setdefault(len(prompt), []).append(number)
-    contexts = [
-        Context(
-            model,
-            torch.tensor([prompts[number] for number in numbers], device=model.device),
-            cached=cached,
-            decode_one=decode_one,
-        )
-        for numbers in by_length.values()
-    ]
-    streams = [
-        uniform_numbers([seeds[number] for number in numbers], model.device)
-        for numbers in by_length.values()
-    ]
+    batches = []
+    for numbers in by_length.values():
+        tokens = torch.tensor([prompts[number] for number in numbers], device=model.device)
+        context = Context(model, tokens, cached=cached, decode_one=decode_one)
+        stream = uniform_numbers([seeds[number] for number in numbers], model.device)
+        batches.append((numbers, context, stream))
     for _ in range(max_new_tokens):
         new_tokens = [0] * len(prompts)
-        for numbers, context, stream in zip(by_length.values(), contexts, streams, strict=True):
+        for numbers, context, stream in batches:
             tokens = choose_tokens(context.next_logits(), uniform=next(stream), **sampling)
             for number, token in zip(numbers, tokens.tolist(), strict=True):
                 new_tokens[number] = token

@@ -1,14 +1,12 @@
 // Controls that several panels of the page have.
 
-import { explainControl, make } from "./viewer/dom.js";
+import { explainControl, labelled, make } from "./viewer/dom.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** A labelled field for a number. An empty field is null if `optional`. Returns a function that shows
     a value. */
 export function numberField(parent, { label, optional, change, ...limits }) {
-  const box = make(parent, "label", { class: "number" }, `${label} `);
-  const field = make(box, "input", { type: "number", placeholder: optional && TEXTS.off, ...limits });
-  explainControl(field, label);
+  const field = labelled(parent, label, "input", { type: "number", placeholder: optional && TEXTS.off, ...limits });
   field.addEventListener("change", () => {
     const empty = field.value === "";
     if (field.checkValidity() && (optional || !empty)) change(empty ? null : Number(field.value));

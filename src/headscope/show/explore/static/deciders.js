@@ -87,14 +87,12 @@ export function createDeciders(parent, actions) {
   async function findParts(signal) {
     const parts = await partsOf(main.about.name, signal);
     const listed = [...parts.filter(falls), ...parts.filter(rises).reverse()];
-    listParts(listed.slice(0, LISTED));
     since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
     decider = parts.filter(falls).find(isHead)?.part;
     actions.suggest(decider);
     const head = parts.find(isHead);
     const say = head.without <= DECISIVE * head.probability ? TEXTS.decides : TEXTS.noneDecides;
-    verdict.textContent = say(head.part, ...shares(head).map((share) => share.replace(" ", "\u00a0")));
-    return "";
+    listParts(listed.slice(0, LISTED), say(head.part, ...shares(head).map((share) => share.replace(" ", "\u00a0"))));
   }
 
   async function findSteps(signal) {
@@ -107,8 +105,9 @@ export function createDeciders(parent, actions) {
     }
   }
 
-  function listParts(parts) {
+  function listParts(parts, says = "") {
     const { label } = main.answer.target;
+    verdict.textContent = says;
     list(partRows, parts.map((row) => ({
       text: row.part, ...change(row), click: isHead(row) ? () => actions.open(row.part) : undefined,
       label: TEXTS.without(row.part, label, falls(row), ...shares(row)),
@@ -147,10 +146,7 @@ export function createDeciders(parent, actions) {
     find.hidden = isShort || !isLarge(main);
     since.hidden = true;
     if (!isShort && find.hidden) run(find, findParts);
-    else {
-      listParts([]);
-      verdict.textContent = "";
-    }
+    else listParts([]);
   }
 
   return { show, stop };

@@ -63,20 +63,19 @@ export function createEditor(parent, actions) {
 
   /** Offers the experiments that fit the model, and its other examples. */
   function showTries(about) {
-    const { examples } = about;
     if (runOf(about.name) === offered) return;
     offered = runOf(about.name);
-    tries.replaceChildren(examples.length ? TEXTS.tries : "");
-    const offer = (title, experiment) => button(tries, title, () => {
-      task.textContent = experiment.task ?? "";
-      tried = experiment.text;
-      actions.start(experiment);
-    });
-    for (const text of examples) {
-      const experiments = EXPERIMENTS.filter(({ text: own, layers = 1, vocabulary = 1, early }) => own === text
+    tries.replaceChildren(about.examples.length ? TEXTS.tries : "");
+    for (const text of about.examples) {
+      const fitting = EXPERIMENTS.filter(({ text: own, layers = 1, vocabulary = 1, early }) => own === text
         && about.layers >= layers && about.vocab_size >= vocabulary && (!early || keptSteps(about).length > 1));
-      for (const experiment of experiments) offer(experiment.title, experiment);
-      if (experiments.length === 0) offer(TEXTS.example(text), { text });
+      for (const experiment of fitting.length ? fitting : [{ title: TEXTS.example(text), text }]) {
+        button(tries, experiment.title, () => {
+          task.textContent = experiment.task ?? "";
+          tried = text;
+          actions.start(experiment);
+        });
+      }
     }
   }
 
@@ -90,10 +89,10 @@ export function createEditor(parent, actions) {
       disable(back, answer.ids.length < 2, field);
       notes.replaceChildren();
       notes.classList.remove("error");
-      const cut = answer.ids.length - answer.history.labels.length;
+      const { labels } = answer.history;
+      const cut = answer.ids.length - labels.length;
       if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
       if (answer.split) notes.append(TEXTS.split);
-      const { labels } = answer.history;
       if (labels.length > 1 && labels.at(-1) === "·" && about.vocab_size > 300) notes.append(TEXTS.endsWithSpace);
       markUnknown(notes, request.text, answer.unknown);
     },

@@ -9,6 +9,8 @@ import { differenceText } from "./viewer/scales.js";
 import { headName, headNumber } from "./viewer/state.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
+const CASES = ["before", "other", "after"]; // the text, the other one, and the text with the copies
+
 export function createPatch(parent, actions) {
   const section = make(parent, "details", { class: "card patch-card" });
   explain(make(section, "summary", {}, TEXTS.patch), TEXTS.aboutPatch);
@@ -55,10 +57,6 @@ export function createPatch(parent, actions) {
     actions.change({ copies: [...others, { head, position: at }] }, true);
   }
 
-  function remove(copied) {
-    actions.change({ copies: actions.now().copies.filter((other) => other !== copied) }, true);
-  }
-
   async function update(everyHead = false) {
     asking?.abort();
     asking = new AbortController();
@@ -102,23 +100,22 @@ export function createPatch(parent, actions) {
     const options = { "": next.map(({ id, label }) => [id, label]) };
     fill(choosers.right, options, right.id);
     fill(choosers.wrong, options, wrong.id);
-    const [before, other, after] = [difference.before, difference.other, difference.after].map((value) =>
-      differenceText(value));
+    const [before, other, after] = CASES.map((name) => differenceText(difference[name]));
     says.textContent = TEXTS.answer(right.label, wrong.label, before, other, state.copies.length ? after : null);
     rows.replaceChildren();
-    const strongest = (token) => Math.max(token.before, token.other, token.after);
+    const strongest = (token) => Math.max(...CASES.map((name) => token[name]));
     for (const token of next.sort((a, b) => strongest(b) - strongest(a)).slice(0, 10)) {
       const row = make(rows, "tr");
       make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, token.label);
-      for (const name of state.copies.length ? ["before", "other", "after"] : ["before", "other"]) {
+      for (const name of state.copies.length ? CASES : CASES.slice(0, 2)) {
         addShare(make(row, "td", {}, percentText(token[name])), "", token[name]);
       }
     }
     effectsTitle.hidden = effects.hidden = tried.of !== questionOf(answer);
     if (effects.hidden) return;
-    const { about } = main;
-    listHeads(effects, tried.effects.map((value) => value - difference.before), about.heads,
-      headNumber(view.head, about), (head) => actions.open(headName(head, about.heads)));
+    const { heads } = main.about;
+    listHeads(effects, tried.effects.map((value) => value - difference.before), heads,
+      headNumber(view.head, main.about), (head) => actions.open(headName(head, heads)));
   }
 
   return {
@@ -134,8 +131,9 @@ export function createPatch(parent, actions) {
       vocabulary = main.about.vocabulary;
       redraw(chips, () => {
         for (const copied of state.copies) {
+          const remove = () => actions.change({ copies: actions.now().copies.filter((each) => each !== copied) }, true);
           const where = copied.position === null ? TEXTS.allPositions : TEXTS.at(copied.position);
-          button(chips, `${copied.head} ${where} ×`, () => remove(copied), { class: "chip", title: TEXTS.removeCopy });
+          button(chips, `${copied.head} ${where} ×`, remove, { class: "chip", title: TEXTS.removeCopy });
         }
       }, here);
       update();

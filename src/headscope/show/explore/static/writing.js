@@ -8,9 +8,9 @@ import { make } from "./viewer/dom.js";
 const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
 const MAX_UNDO = 100;
 
-/** The page gives these functions: now() returns the state, and shown() the readings {main, reference} that are
-    shown, and head() the opened head. change(changes, undoable) changes the state and reads the text. settled() waits until the text is
-    read, and returns whether it could be read. say(error) and showWriting(on) show what happens. */
+/** The page gives these functions: now() returns the state, shown() the readings {main, reference} that are shown,
+    and head() the opened head. change(changes, undoable) changes the state and reads the text. settled() waits until
+    the text is read, and returns whether it could be read. say(error) and showWriting(on) show what happens. */
 export function createWriting({ now, shown, head, change, settled, say, showWriting }) {
   let writing = null; // ends what the model writes
   let earlier = []; // the states to which Undo returns

@@ -55,8 +55,7 @@ function comparisons({ layers, heads, steps }, runs, state) {
     [TEXTS.anotherRun]: others(true),
     [TEXTS.anotherHead]: headsOf({ layers, heads }).map((head) => headName(head, heads))
       .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
-    [TEXTS.anotherStep]: steps.length < 2 ? []
-      : steps.map(({ step }) => [`step:${step}`, COMMON.step(stepText(step))]),
+    [TEXTS.anotherStep]: steps.length < 2 ? [] : steps.map(({ step }) => [`step:${step}`, COMMON.step(stepText(step))]),
     [TEXTS.otherShape]: others(false),
   };
 }

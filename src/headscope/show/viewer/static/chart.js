@@ -36,8 +36,7 @@ function spread(ys, gap, low, high) {
   return placed;
 }
 
-const valuesOf = ({ history, metric }, head) =>
-  history.steps.map((step) => own(step.metrics, metric)?.[head] ?? null);
+const valuesOf = ({ history, metric }, head) => history.steps.map((step) => own(step.metrics, metric)?.[head] ?? null);
 
 export const xsOf = ({ history }, area) => history.steps.map(({ step }) => area.x(step));
 

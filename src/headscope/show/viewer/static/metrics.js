@@ -78,8 +78,7 @@ export function createMetrics(parent) {
         write(even, metricText(uniform));
         bar.style.setProperty("--value", `${place(value) ?? 0}%`);
         bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
-        write(compared, comparison
-          ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
+        write(compared, comparison ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
       }
       telling = tellingMetrics(step, opened, history.ends);
       showRows(all);

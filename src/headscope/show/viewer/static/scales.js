@@ -85,8 +85,7 @@ export function nearest(numbers, wanted) {
 // ---- Numbers -----------------------------------------------------------------------------------
 
 /** A weight with two digits. */
-export const weightText = (weight) =>
-  weight > 0 && weight < 0.005 ? "<0.01" : weight.toFixed(2);
+export const weightText = (weight) => (weight > 0 && weight < 0.005 ? "<0.01" : weight.toFixed(2));
 
 /** A difference with its sign. */
 export function differenceText(value, digits = 2) {

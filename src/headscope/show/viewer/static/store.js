@@ -1,7 +1,7 @@
 // Gets and decodes the data: histories, and the parts of snapshots (see snapshot.py).
 // The data may come from a stranger, so every size is checked before and after decompression.
 
-import { DATA as TEXTS, LOCALE } from "./texts.js";
+import { DATA as TEXTS } from "./texts.js";
 
 export class DataError extends Error {}
 
@@ -75,10 +75,7 @@ export function createStore(source) {
 
   function requested(key, arrays) {
     const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
-    if (size > MAX_PART_BYTES) {
-      const megabytes = Math.round(size / 2 ** 20).toLocaleString(LOCALE);
-      throw new DataError(TEXTS.tooLarge(megabytes));
-    }
+    if (size > MAX_PART_BYTES) throw new DataError(TEXTS.tooLarge(Math.round(size / 2 ** 20)));
     const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
     promise.catch(() => parts.delete(key)); // it is asked for again
     return { bytes: size, promise };

@@ -44,7 +44,7 @@ export const DATA = {
   noAnswer: "TensorBoard does not answer. Is it still running?",
   refused: (status) => `TensorBoard answered with the error ${status}.`,
   notSelected: "None of the runs that TensorBoard selects has attention data.",
-  tooLarge: (mebibytes) => `This snapshot is too large to show: ${mebibytes} MiB per layer.`,
+  tooLarge: (mebibytes) => `This snapshot is too large to show: ${mebibytes.toLocaleString(LOCALE)} MiB per layer.`,
   damaged: (why) => `The data of this step is damaged: ${why}.`,
   notWeights: "weights are not from 0 to 1",
   unknownTokens: "it names unknown tokens",
@@ -303,9 +303,7 @@ export const EXPERIMENTS = [
   {
     text: "My fellow citizens",
     title: "2 The same seed without a layer",
-    vocabulary: 300,
-    layers: 2,
-    head: "L1H0",
+    vocabulary: 300, layers: 2, head: "L1H0",
     task: "Press “layer L1”, and then “Write both from the same seed”. Are both texts English? How much "
       + "does layer 1 matter?",
   },
@@ -316,16 +314,14 @@ export const EXPERIMENTS = [
       + "head of layer 0 does it need for this? Open each, and press “off” beside its name.",
   },
   {
-    text: "ETT=",
+    text: "ETT=", second: "ETE=",
     title: "4 Which head knows the answer?",
-    second: "ETE=",
     task: "The model answers E, the name that occurs once. In the other text, this is T. Click a head, and copy it at "
       + "“=” from the other text: which head brings the other answer?",
   },
   {
-    text: "ETT=",
+    text: "ETT=", early: true,
     title: "5 Before it knew",
-    early: true,
     task: "You begin at step 0, before training. Move the slider “step”: when does the model know that E is right?",
   },
 ];
