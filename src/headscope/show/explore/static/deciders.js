@@ -87,12 +87,12 @@ export function createDeciders(parent, actions) {
   async function findParts(signal) {
     const parts = await partsOf(main.about.name, signal);
     const listed = [...parts.filter(falls), ...parts.filter(rises).reverse()];
-    since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
-    decider = parts.filter(falls).find(isHead)?.part;
-    actions.suggest(decider);
     const head = parts.find(isHead);
     const say = head.without <= DECISIVE * head.probability ? TEXTS.decides : TEXTS.noneDecides;
     listParts(listed.slice(0, LISTED), say(head.part, ...shares(head).map((share) => share.replace(" ", "\u00a0"))));
+    since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
+    decider = parts.filter(falls).find(isHead)?.part;
+    actions.suggest(decider);
   }
 
   async function findSteps(signal) {
