@@ -360,22 +360,25 @@ def test_the_head_that_decides_is_opened_unless_the_person_has_chosen_one(
     page: ExplorePage, addresses: Any
 ) -> None:
     def opened() -> str:
-        time.sleep(0.5)  # also until the URL has it
+        time.sleep(1)
         return page.text("h2").split()[0]
+
+    def reload() -> None:
+        time.sleep(1)  # until the URL has the head
+        page.browser.refresh()
+        page.ready()
 
     page.open(addresses["gpt2"], x_text=TEXT)
     decider = opened()
     assert decider == re.search(r"L\dH\d", page.text(".deciders-card .effect"))[0] != "L0H1"
     page.click(page.one(".switches-card label:has([value=zero])"))
-    page.browser.refresh()
-    page.ready()
+    reload()
     assert opened() == decider
     page.open(addresses["gpt2"], x_text=TEXT)
     page.click(page.all(".grid button")[1])
     page.type("We the people")
     assert opened() == "L0H1"
-    page.browser.refresh()
-    page.ready()
+    reload()
     assert opened() == "L0H1"
 
 
