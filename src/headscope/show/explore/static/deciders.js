@@ -66,6 +66,7 @@ export function createDeciders(parent, actions) {
     asking?.abort();
     if (asking) asked = "";
     asking = null;
+    section.classList.remove("asking");
   }
 
   /** Whether the parts of the model are switched off on request only. */
@@ -127,6 +128,7 @@ export function createDeciders(parent, actions) {
     const { about: { name }, heads, request, answer: { ids, position, target, history } } = newest;
     const question = JSON.stringify([state.by, runOf(name), ids, position, target.id, switchesOf(request)]);
     const isSame = question === asked && name === main.about.name;
+    if (!isSame) stop();
     if (question !== asked) found = [];
     if (main && runOf(name) !== runOf(main.about.name)) listParts([]);
     [main, asked, by] = [newest, question, state.by];
@@ -136,7 +138,6 @@ export function createDeciders(parent, actions) {
       actions.suggest(decider);
       return;
     }
-    asking?.abort();
     decider = null;
     const isShort = by === "mean" && history.labels.length < 2;
     showBy(by);
