@@ -6,6 +6,7 @@ import { api } from "./api.js";
 import { button } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
 import { card, explain, make, radios } from "./viewer/dom.js";
+import { WORDS } from "./viewer/glossary.js";
 import { list, percentText } from "./viewer/next.js";
 import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
@@ -88,8 +89,9 @@ export function createDeciders(parent, actions) {
   async function findParts(signal) {
     const parts = await partsOf(main.about.name, signal);
     const listed = [...parts.filter(falls), ...parts.filter(rises).reverse()];
-    const head = parts.find(isHead);
-    const say = head.without <= DECISIVE * head.probability ? TEXTS.decides : TEXTS.noneDecides;
+    const [head] = parts.filter(isHead).sort((a, b) => change(b).share - change(a).share);
+    const decides = falls(head) && head.without <= DECISIVE * head.probability;
+    const say = decides ? TEXTS.decides : rises(head) ? TEXTS.holdsBack : TEXTS.noneDecides;
     listParts(listed.slice(0, LISTED), say(head.part, ...shares(head).map((share) => share.replace(" ", "\u00a0"))));
     since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
     decider = parts.filter(falls).find(isHead)?.part;
@@ -112,6 +114,7 @@ export function createDeciders(parent, actions) {
     list(partRows, parts.map((row) => ({
       text: row.part, ...change(row), click: isHead(row) ? () => actions.open(row.part) : undefined,
       label: TEXTS.without(row.part, label, falls(row), ...shares(row)),
+      tip: isHead(row) ? undefined : WORDS["feed-forward"],
     })));
   }
 

@@ -122,7 +122,7 @@ export function createPatch(parent, actions) {
     show(...shown) {
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
-      if (field.show(state.second) && state.second) section.open = true;
+      if (field.show(state.second)) section.open = Boolean(state.second);
       body.hidden = !state.second;
       const key = JSON.stringify([main.request, state.second, state.copies, view.head]);
       if (body.hidden || key === shownFor) return;

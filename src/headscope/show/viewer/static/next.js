@@ -28,16 +28,16 @@ export function addShare(parent, look, share) {
   bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
 }
 
-/** Shows rows {before, text, note, share, sign, label, marked, click} in the element `rows`. `share` is the
-    length of the bar. `label` says the row in a sentence. The focus stays on the row with the same text. */
+/** Shows rows {before, text, note, share, sign, label, tip, marked, click} in the element `rows`. `share` is the length
+    of the bar, `label` says the row in a sentence, and `tip` explains it. The focus stays at the same text. */
 export function list(rows, shown) {
   const focused = document.activeElement;
   const name = rows.contains(focused) ? focused.querySelector("bdi").textContent : null;
   rows.replaceChildren();
-  for (const { before = "", text, note, share, sign = "", label, marked, click } of shown) {
+  for (const { before = "", text, note, share, sign = "", label, tip, marked, click } of shown) {
     const row = make(rows, click ? "button" : "div", {
       class: `row ${marked ? "marked" : ""}`, click, type: click && "button", "aria-pressed": click && marked,
-      "aria-label": label, role: label && !click ? "img" : undefined,
+      "aria-label": label, role: label && !click ? "img" : undefined, "data-tip": tip,
     });
     make(row, "span", { class: "before" }, before);
     make(row, "bdi", { class: "token-name" }, text);

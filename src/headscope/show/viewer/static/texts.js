@@ -243,7 +243,9 @@ export const EXPLORE = {
   without: (part, token, falls, before, after) =>
     `without ${part}, “${token}” ${falls ? "falls" : "rises"} from ${before} to ${after}`,
   decides: (head, before, after) => `Of the heads, ${head} matters most: ${before} → ${after} without it.`,
-  noneDecides: (head, before, after) => `No single head decides: ${before} → ${after} without ${head}.`,
+  holdsBack: (head, before, after) => `Of the heads, ${head} holds it back most: ${before} → ${after} without it.`,
+  noneDecides: (head, before, after) => `No single head decides${
+    before === after ? "." : `: ${before} → ${after} without ${head}.`}`,
   since: "Since which step?",
   atStep: (step, token, part, before, after) =>
     `${step}: “${token}” has ${before}${part ? `, and ${after} without ${part}` : ""}`,
