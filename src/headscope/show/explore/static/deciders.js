@@ -1,5 +1,5 @@
-// Which part of the model decides on a token: every head and every feed-forward network is switched off in
-// turn, and the parts without which the probability changes most are listed. On request, for each kept step.
+// Which part of the model decides on a token: one head or one feed-forward network at a time is switched off,
+// and the parts without which the probability changes most are listed. On request, for each kept step.
 
 import { switchesOf } from "./address.js";
 import { api } from "./api.js";

@@ -100,7 +100,7 @@ export const EXPLORE_WORDS = {
   "layer": "Switches all heads of a layer off, or on again.",
   "all on": "Switches all heads on again.",
   "Write both from the same seed": "Writes the text with and without the switches, or with both models. Tokens that differ are coloured.",
-  "Find out": "Switches off each part of the model in turn. In a large model, this takes some time.",
+  "Find out": "Switches off one part of the model at a time. In a large model, this takes some time.",
   "Since which step?": "Lists which part decides at each step that the training kept.",
   "Positions": "Choose the token at which the output of a head is copied. A red frame marks tokens that differ.",
   "Copy": "Replaces what the opened head writes on your text by what it writes on the other text.",
