@@ -80,4 +80,4 @@ def imported(
 def check_block_size(block_size: int | None, longest: int) -> None:
     """Raises UserError if a context length is not from 1 to `longest`. None is the longest."""
     if block_size is not None and not 1 <= block_size <= longest:
-        raise UserError(f"block_size={block_size} must be from 1 to {longest}, that of the model")
+        raise UserError(f"block_size={block_size} must be from 1 to {longest}, the model's own")
