@@ -42,7 +42,7 @@ def test_train_evaluate_sample_and_start_from_its_weights(script, speeches):
     [store] = Path("data").glob("*/")
     tokens = open_store(store).validation[1:].tolist()
     counts = Counter(tokens)
-    [example] = headscope.load(run / "checkpoints/best.safetensors").examples
+    [example] = headscope.load(run / "checkpoints/best.safetensors").texts
     assert example in open_store(store).tokenizer.decode(tokens)
     unigram = -sum(n / len(tokens) * math.log(n / len(tokens)) for n in counts.values())
     assert found["val_loss"] < unigram - 0.5

@@ -57,7 +57,7 @@ class TrainedModel:
     `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
     the training step at which the file `path` was saved, and `precision` that of training, one of
     `PRECISIONS`. `answers` is what its losses count, if not all tokens. `digest` is a checksum of
-    the weights in a checkpoint file. `examples` are texts to begin with (see `Corpus.examples`).
+    the weights in a checkpoint file. `texts` are texts to begin with (see `Corpus.examples`).
 
     If a text is longer than `block_size`, all methods except `generate` use its first `block_size`
     tokens, with a warning.
@@ -71,7 +71,7 @@ class TrainedModel:
     precision: str
     answers: Answers | None
     digest: str = ""
-    examples: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     def tokens(self, text: Text) -> list[int]:
         """The tokens of a text, or the token ids as they are. Raises UserError for what is not in
@@ -321,7 +321,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedMode
         precision=stored.data["precision"],
         answers=stored.answers,
         digest=digest_of(stored.data["checksums"]),
-        examples=stored.data["examples"],
+        texts=stored.data["examples"],
     )
 
 
