@@ -29,6 +29,7 @@ from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
 from headscope.analysis.tokens import classify_vocabulary
+from headscope.analysis.why import Why
 from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
@@ -227,6 +228,11 @@ class TrainedModel:
         """Which heads and feed-forward networks decide that `token` follows the token at `position`
         of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""
         return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
+
+    def why(self, head: str, text: Text, query: int | None = None, key: int | None = None) -> Why:
+        """Why a head looks from one token of a text to another: see `Reading.why`. Raises UserError
+        as it and `logits` do."""
+        return self.read(self._batch(text)[0].tolist()).why(head, query, key)
 
     @contextmanager
     def ablate(
