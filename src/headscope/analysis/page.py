@@ -1,6 +1,6 @@
 """attention.html: the attention viewer with the attention of one or several steps of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headscope.analysis.activations import Activations
@@ -47,9 +47,13 @@ def page_of(
 
 
 def shown_run(
-    name: str, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
+    name: str,
+    snapshots: Sequence[Snapshot],
+    losses: Sequence[float | None],
+    why: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """A run for `attention_page`, with snapshots and losses by step."""
+    """A run for `attention_page`, with snapshots and losses by step. `why` are the explanations of
+    edges that the page has (see `headscope.analysis.why.explanation`)."""
     steps = [snapshot.header["step"] for snapshot in snapshots]
     loss = {"name": "loss on this text", "steps": steps, "values": losses}
     headers, keys, parts = [], [], {}
@@ -60,4 +64,5 @@ def shown_run(
         headers.append(read_header(snapshot.blobs()[0]))
         pairs = zip(keys[-1], snapshot.parts, strict=True)
         parts.update({key: part for key, part in pairs if part})
-    return {"name": name, "text": "text", "history": history(headers, keys, loss), "parts": parts}
+    shown = {"name": name, "text": "text", "history": history(headers, keys, loss), "parts": parts}
+    return {**shown, "why": why}

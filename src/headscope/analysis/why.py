@@ -20,7 +20,7 @@ from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
 from headscope.analysis.head_outputs import output_matrices, parse_head
 from headscope.errors import UserError
-from headscope.nn import AdditiveAttention, StackedHeads
+from headscope.nn import AdditiveAttention, Position, StackedHeads
 
 if TYPE_CHECKING:
     from headscope.analysis.activations import Activations
@@ -190,21 +190,23 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     - `scores` and `weights` (T,) of all keys, None where the query does not see them.
     - `raised`: the tokens whose logits the weighted value raises most directly.
     - `q` and `k` (D,), their `scale`, and the `position_bias` of this score.
+    - `elsewhere`: the scores of this query and key if the key stood at the query, one token back,
+      and so on, for a position encoding that rotates or has a bias.
     - `pairs`: LISTED pairs of the sum, the largest first, and its `total`.
 
-    If the scores are not such a sum, `problem` says why, and the last two are missing. An attention
-    of the user without matrices has no `raised`."""
+    If the scores are not such a sum, `problem` says why, and the last three are missing. `raised`
+    is missing in an attention of the user without matrices."""
     layer, number = parse_head(head, reading.model)
     query, key = edge_of(reading, layer, number, query, key)
     block, seen = reading.model.blocks[layer], visible_keys(reading)[query].tolist()
     scores, weights = reading.scores_of(layer)[0], reading.attention[layer]
-    shown: dict[str, Any] = {"head": head, "query": query, "key": key}
+    shown: dict[str, Any] = {"step": reading.step, "head": head, "query": query, "key": key}
     for name, rows in (("scores", scores), ("weights", weights)):
         values = zip(rows[number, query].tolist(), seen, strict=True)
         shown[name] = [value if is_seen else None for value, is_seen in values]
     if is_linear(block):
         attention, x = block.attention, block.attention_norm(reading.residual[layer])[None]
-        _, _, v = attention.project(x, x, x)
+        q, k, v = attention.project(x, x, x)
         value = v[0, number * attention.kv_heads // attention.heads, key]
         written = weights[number, query, key] * (output_matrices(attention)[number] @ value)
         pushes, tokens = reading.pushes(written, query).topk(min(LISTED, reading.model.vocab_size))
@@ -215,6 +217,13 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     except UserError as error:
         return shown | {"problem": str(error)}
     table = found.why(head, query, key).table()
+    position, shared = type(reading.model.position), number * attention.kv_heads // attention.heads
+    if position.rotate is not Position.rotate or position.bias is not Position.bias:
+        everywhere = k[:, [shared], [key]].expand_as(k[:, [shared]])
+        rotated = reading.model.position.rotate(q[:, [number]], everywhere)
+        row = attention.scale * rotated[0][0, 0, query] @ rotated[1][0, 0].mT
+        row = row.cpu().double() + found.bias[query]
+        shown["elsewhere"] = row[: query + 1].flip(0).tolist()
     return shown | {
         "q": found.q.sum(dim=0)[query].tolist(),
         "k": found.k.sum(dim=0)[key].tolist(),

@@ -22,6 +22,7 @@ export const api = {
   open: (model) => json("open", { model }),
   read: (request, signal) => json("read", request, signal),
   patch: (request, signal) => json("patch", request, signal),
+  why: (request) => json("why", request),
   export: (request) => post("export", request),
 
   /** Yields one entry for each token that the model writes. */
