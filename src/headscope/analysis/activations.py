@@ -18,7 +18,7 @@ from headscope.analysis.direct_effects import fold_into, norm_scale
 from headscope.analysis.head_outputs import output_bias, output_matrices
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
-from headscope.nn import GPT, Position
+from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
@@ -144,30 +144,6 @@ class Activations:
             torch.einsum("b...hd,hcd->bh...c", outputs[:, positions], output_matrices(layer))
             for layer, outputs in pairs
         )
-
-    def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
-        """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
-        one position: `embedding`, `n-grams` and `positions` if they are added to it, the heads
-        L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, and `L0
-        feed-forward` if there are feed-forward networks."""
-        model, tokens = self.model, self.tokens[None]
-        terms = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
-        x = terms["embedding"]
-        if model.ngrams > 1:
-            with_ngrams = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0]
-            x, terms["n-grams"] = with_ngrams, with_ngrams - x
-        if type(model.position).forward is not Position.forward:
-            terms["positions"] = model.position(x[None])[0] - x
-        terms = {name: term[positions] for name, term in terms.items()}
-        heads = self.heads_at(positions)
-        for earlier, block in enumerate(model.blocks[:layer]):
-            for head, output in enumerate(heads[earlier]):
-                terms[f"L{earlier}H{head}"] = output
-            if block.attention.out_bias and block.attention.has_out_proj:
-                terms[f"L{earlier} attention bias"] = self.rest[earlier, positions]
-            if block.feed_forward is not None:
-                terms[f"L{earlier} feed-forward"] = self.feed_forward[earlier, positions]
-        return terms
 
     @computed_once
     def rest(self) -> Tensor:

@@ -26,6 +26,7 @@ from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why, why
 from headscope.errors import UserError
 from headscope.files import write_atomically
+from headscope.nn import Position
 from headscope.show.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
 
 NOTEBOOK_BYTES = 2 * 2**20
@@ -84,12 +85,37 @@ class Reading(Activations):
         return self._stacked(gradients)
 
     @torch.no_grad()
+    def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
+        """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
+        one position: `embedding`, `n-grams` and `positions` if they are added to it, the heads
+        L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, and `L0
+        feed-forward` if there are feed-forward networks."""
+        model, tokens = self.model, self.tokens[None]
+        terms = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
+        x = terms["embedding"]
+        if model.ngrams > 1:
+            with_ngrams = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0]
+            x, terms["n-grams"] = with_ngrams, with_ngrams - x
+        if type(model.position).forward is not Position.forward:
+            terms["positions"] = model.position(x[None])[0] - x
+        terms = {name: term[positions] for name, term in terms.items()}
+        heads = self.heads_at(positions)
+        for earlier, block in enumerate(model.blocks[:layer]):
+            for head, output in enumerate(heads[earlier]):
+                terms[f"L{earlier}H{head}"] = output
+            if block.attention.out_bias and block.attention.has_out_proj:
+                terms[f"L{earlier} attention bias"] = self.rest[earlier, positions]
+            if block.feed_forward is not None:
+                terms[f"L{earlier} feed-forward"] = self.feed_forward[earlier, positions]
+        return terms
+
+    @torch.no_grad()
     def attribution(self, position: int = -1, token: str | int | None = None) -> dict[str, float]:
         """Direct logit attribution (Elhage 2021): the share of each term of the residual stream in
         the logit of `token` after the token at `position`, before a soft cap. The shares add up to
         this logit. The default token is the most likely one.
 
-        The terms are those of `Activations.terms`, and `final norm bias` if there is one. Raises
+        The terms are those of `terms`, and `final norm bias` if there is one. Raises
         UserError if there is no such position or token."""
         model, position = self.model, self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)

@@ -23,7 +23,6 @@ from headscope.errors import UserError
 from headscope.nn import AdditiveAttention, Position, StackedHeads
 
 if TYPE_CHECKING:
-    from headscope.analysis.activations import Activations
     from headscope.analysis.reading import Reading
 
 LISTED = 8
@@ -110,7 +109,7 @@ class QueriesAndKeys:
 
 
 @torch.no_grad()
-def queries_and_keys(reading: "Activations", layer: int, head: int) -> QueriesAndKeys:
+def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKeys:
     """The queries and keys of a head, by parts. Raises UserError if its scores are not such sums:
     in additive attention, or in an attention, a norm or a position encoding of the user."""
     model, block, length = reading.model, reading.model.blocks[layer], len(reading.tokens)
@@ -150,7 +149,7 @@ def queries_and_keys(reading: "Activations", layer: int, head: int) -> QueriesAn
     return found
 
 
-def visible_keys(reading: "Activations") -> Tensor:
+def visible_keys(reading: "Reading") -> Tensor:
     """The mask (T, T), True where a query sees a key: earlier, and in the same document."""
     mask = reading.model.document_mask(reading.tokens[None])
     causal = torch.ones(len(reading.tokens), len(reading.tokens)).tril().bool()
@@ -158,7 +157,7 @@ def visible_keys(reading: "Activations") -> Tensor:
 
 
 def edge_of(
-    reading: "Activations", layer: int, head: int, query: int | None, key: int | None
+    reading: "Reading", layer: int, head: int, query: int | None, key: int | None
 ) -> tuple[int, int]:
     """The positions of a query, by default the last one, and of a key, by default the one with the
     largest weight. Raises UserError if there is no such position, or if the key is not visible."""
@@ -171,7 +170,7 @@ def edge_of(
     return query, key
 
 
-def why(reading: "Activations", head: str, query: int | None, key: int | None) -> Why:
+def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Why:
     """See `Reading.why`."""
     layer, number = parse_head(head, reading.model)
     if query is None and key is None:

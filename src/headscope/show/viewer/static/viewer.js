@@ -236,7 +236,7 @@ export function createViewer(root, options) {
     theme = readTheme();
     if (shown.model) render();
   });
-  address.onChange((changed) => change(changed));
+  address.onChange((changed) => change({ ...changed, head: changed.head ?? state.head }));
   new ResizeObserver(oncePerFrame(() => {
     for (const panel of [timeline, grid, predicted, map, lines, reasons]) panel.resize();
   })).observe(root);
