@@ -3,6 +3,7 @@
     python -m benchmarks.pictures default RUN      # a run of train.py
     python -m benchmarks.pictures induction RUN    # a run of train.py experiment=induction
     python -m benchmarks.pictures explore RUN      # the page of explore.py, for a default run
+    python -m benchmarks.pictures walk RUN "TEXT"  # why a head looks there, in docs/explore.md
 
 The pictures of a default run need its report: python scripts/analyze.py checkpoint=RUN.
 """
@@ -11,6 +12,8 @@ import io
 import sys
 import time
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -92,6 +95,20 @@ def explore_page(run: Path) -> None:
     write_gif(frames, DOCS / "explore.gif", width=800)
 
 
+def walk(run: Path, text: str) -> None:
+    """Why the head that decides looks where it looks, and then the first head that it reads."""
+    press = "[...document.querySelectorAll('button')].find((b) => b.textContent === arguments[0])"
+    with explore(run) as address, chromium(*SIZE) as browser:
+        browser.get(f"{address}#x.text={quote(text)}")
+        painted(browser)
+        time.sleep(1)  # the head that decides is opened
+        painted(browser, f"{press}.click()", "Why there?")
+        time.sleep(0.5)
+        painted(browser, "document.querySelector('.pairs .row:nth-child(2) button')?.click()")
+        time.sleep(0.5)
+        browser.save_screenshot(str(DOCS / f"walk_{run.name.partition('_')[0]}.png"))
+
+
 def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: int = 350) -> None:
     """Write screenshots as an animated GIF with one palette."""
     images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
@@ -103,7 +120,12 @@ def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: i
 
 
 if __name__ == "__main__":
-    kinds = {"default": default, "induction": induction, "explore": explore_page}
-    if len(sys.argv) != 3 or sys.argv[1] not in kinds:
-        sys.exit("usage: python -m benchmarks.pictures default|induction|explore RUN")
-    kinds[sys.argv[1]](Path(sys.argv[2]))
+    kinds: dict[str, Any] = {
+        "default": default,
+        "induction": induction,
+        "explore": explore_page,
+        "walk": walk,
+    }
+    if len(sys.argv) < 3 or sys.argv[1] not in kinds:
+        sys.exit("usage: python -m benchmarks.pictures default|induction|explore|walk RUN [TEXT]")
+    kinds[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
