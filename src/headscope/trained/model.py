@@ -21,6 +21,7 @@ from torch import Tensor
 import headscope
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.deciders import By, Decider
+from headscope.analysis.examples import Example, find_examples
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
@@ -40,6 +41,7 @@ from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.terminal import note
 from headscope.trained.checkpoint import pick_device, read, sources
 from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
+from headscope.trained.evaluation import validation_text
 from headscope.trained.generation import generate_text, generate_tokens
 from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
 
@@ -227,6 +229,19 @@ class TrainedModel:
         """Which heads and feed-forward networks decide that `token` follows the token at `position`
         of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""
         return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
+
+    def examples(self, head: str | None = None, *, windows: int | None = None) -> list[Example]:
+        """What a head, such as "L1H2", does elsewhere, or all heads one after another: short texts
+        from the validation split in which it looks from one token at another (see
+        `headscope.analysis.examples.find_examples`). They are chosen in `windows` windows, spread
+        over the split, by default in about 4,096 tokens. Raises UserError if there is no such head,
+        or if the text that the model was trained on is unknown or not here."""
+        if head is not None:
+            parse_head(head, self.model)
+        split = validation_text(self.corpus(), self.tokenizer).tokens
+        chosen = spread_windows(split, length=self.model.block_size, windows=windows)
+        found = find_examples(self.model, chosen, self.tokenizer)
+        return [example for example in found if head in (None, example.head)]
 
     @contextmanager
     def ablate(
