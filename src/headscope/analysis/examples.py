@@ -8,7 +8,7 @@ to the key with the largest weight, and the edge along which most is moved.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from headscope.nn import GPT
 from headscope.nn.block import Block
 from headscope.nn.capture import capture
 from headscope.nn.dot_product import one_per_query_head
-from headscope.show.viewer.snapshot import shortened
+from headscope.show.viewer.snapshot import json_numbers, shortened
 
 STRONGEST = 3
 """The number of examples with the largest weights, and of those along which most is moved."""
@@ -32,7 +32,7 @@ MAX_UNCOUNTED = 16
 """A query counts if it sees more keys than this."""
 BEFORE, AFTER, BETWEEN = 32, 12, 24
 """The largest numbers of characters before and after a marked token, and in a gap that is shown."""
-GAP = "…"
+GAP = " … "
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +46,7 @@ class Example:
       attention computes its outputs in another way.
     - `window`: the number of the window; `query` and `key`: places in it. All count from 0.
     - `labels`: of the tokens around both. `marked` are the indices of the query and the key in this
-      list. The label … stands for tokens that are left out.
+      list. The label GAP stands for tokens that are left out.
     """
 
     head: str
@@ -74,11 +74,6 @@ class Example:
         query, key = (self.labels[at] for at in self.marked)
         row = {name: getattr(self, name) for name in names}
         return row | {"query_token": query, "key_token": key, "text": self.text}
-
-    def shown(self) -> dict[str, Any]:
-        """What a page shows of it."""
-        names = ("kind", "weight", "moved", "labels", "marked")
-        return {name: value for name, value in asdict(self).items() if name in names}
 
     def __repr__(self) -> str:
         moved = "" if self.moved is None else f", moved {self.moved:.3g}"
@@ -131,6 +126,22 @@ def find_examples(
             )
             found.append(example)
     return found
+
+
+def shown_examples(
+    found: Sequence[Example], windows: Tensor, source: str
+) -> dict[str, dict[str, Any]]:
+    """What pages show of each head: its `examples`, each with `kind`, `weight`, `moved`, `labels` and
+    `marked`; the number of the `windows` (N, T), that of their `tokens` (T), and their `source`."""
+    count, tokens = windows.shape
+    shown: dict[str, dict[str, Any]] = {}
+    for one in found:
+        [weight, moved] = json_numbers([one.weight, math.nan if one.moved is None else one.moved])
+        example: dict[str, Any] = {"kind": one.kind, "weight": weight, "moved": moved}
+        example |= {"labels": one.labels, "marked": [*one.marked]}
+        about = {"source": source, "windows": count, "tokens": tokens, "examples": []}
+        shown.setdefault(one.head, about)["examples"].append(example)
+    return shown
 
 
 def counted_places(model: GPT, windows: Tensor) -> Tensor:

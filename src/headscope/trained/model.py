@@ -238,10 +238,14 @@ class TrainedModel:
         or if the text that the model was trained on is unknown or not here."""
         if head is not None:
             parse_head(head, self.model)
-        split = validation_text(self.corpus(), self.tokenizer).tokens
-        chosen = spread_windows(split, length=self.model.block_size, windows=windows)
-        found = find_examples(self.model, chosen, self.tokenizer)
+        found = find_examples(self.model, self.validation_windows(windows), self.tokenizer)
         return [example for example in found if head in (None, example.head)]
+
+    def validation_windows(self, windows: int | None = None) -> Tensor:
+        """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`, by
+        default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
+        split = validation_text(self.corpus(), self.tokenizer).tokens
+        return spread_windows(split, length=self.model.block_size, windows=windows)
 
     @contextmanager
     def ablate(

@@ -23,6 +23,14 @@ class Open:
 
 
 @dataclass(kw_only=True)
+class Examples:
+    """What a head does elsewhere."""
+
+    head: str
+    model: str = "this"
+
+
+@dataclass(kw_only=True)
 class Reading:
     """A text or token ids, the model that reads it, and the heads that are switched off, to their
     mean, or to half."""
@@ -97,7 +105,7 @@ class Export(Read, Write):
     against: Reading | None = None
 
 
-KINDS = (Open, Read, Write, Deciders, Patch, Export)
+KINDS = (Open, Examples, Read, Write, Deciders, Patch, Export)
 REQUESTS: dict[str, type] = {kind.__name__.lower(): kind for kind in KINDS}
 
 

@@ -76,6 +76,7 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
     worker = Worker()
     answers: dict[str, Callable[[Any], dict[str, Any]]]
     answers = {"open": explorer.open, "read": explorer.read, "patch": explorer.patch}
+    answers["examples"] = explorer.examples
     streams: dict[str, Callable[[Any], Iterator[dict[str, Any]]]]
     streams = {"write": explorer.write, "deciders": explorer.deciders}
 

@@ -84,7 +84,7 @@ def summary(
         "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
         "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
-            "similarity.csv": report.source,
+            **dict.fromkeys(["similarity.csv", "examples.csv"], report.source),
             **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv"], page),
             "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",

@@ -151,6 +151,24 @@ export const METRICS = {
   all: "All metrics",
 };
 
+export const ELSEWHERE = {
+  title: (head) => `What ${head} does elsewhere`,
+  show: "Show examples",
+  working: "working …",
+  measured: ({ windows, tokens, source }) => `Measured on ${count(windows, "window")} of ${count(tokens, "token")} from `
+    + `${source}. Of each query, only its strongest key counts, and only queries that see enough keys.`,
+  looks: " the query, which looks ",
+  looked: " the key, a stronger colour for a larger weight",
+  kinds: {
+    weight: ["Strongest by weight", "The largest attention weights of this head, in different windows if possible."],
+    moved: ["Strongest by what it moves", "The number is the size (norm) of what moves along this edge: the weight "
+      + "times the head's value of the key, after the output projection. A large weight on a small value moves little."],
+    decile: ["One of each tenth of the queries", "All queries, sorted by the weight on their strongest key, are cut into "
+      + "ten equal parts. The middle one of each part, the strongest part first, shows what the head does ordinarily."],
+  },
+  notExamples: "its examples have another form",
+};
+
 export const NEXT = {
   title: "What the model predicts",
   steps: "Over the steps",

@@ -2,6 +2,7 @@
 
 import { createBar } from "./bar.js";
 import { createTooltip, explain, make, oncePerFrame, write } from "./dom.js";
+import { createElsewhere } from "./elsewhere.js";
 import { WORDS } from "./glossary.js";
 import { createGrid } from "./grid.js";
 import { createHelp } from "./help.js";
@@ -23,10 +24,11 @@ const REST = 100; // ms without an action until the neighbours of the cursor are
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown in
     `place` if it is given, and `others` can be compared too (see `createBar`). Calls `viewChanged` with each
-    state that is shown, and `opens` before a person opens a head. Returns {refresh, change}: both change
+    state that is shown, and `opens` before a person opens a head. `elsewhere` gets
+    what a head does on other texts; by default, it is in the data (see `createElsewhere`). Returns {refresh, change}: both change
     entries of the state, and `refresh` also fetches the runs and the histories again. */
 export function createViewer(root, options) {
-  const { store, address, title, place, others, viewChanged = () => {}, opens = () => {} } = options;
+  const { store, address, title, place, others, viewChanged = () => {}, opens = () => {}, elsewhere } = options;
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
   let theme = null;
@@ -63,6 +65,7 @@ export function createViewer(root, options) {
   const map = createMap(panels, actions);
   const lines = createLines(panels, actions);
   const metrics = createMetrics(panels);
+  const examples = createElsewhere(panels, store, elsewhere);
   createTooltip(root);
 
   // ---- Actions -----------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ export function createViewer(root, options) {
     const losses = [model.loss, model.without].filter(Boolean).map((loss) => ` · ${loss}`);
     make(moment, "span", { class: "loss" }, losses.join(""));
     if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.what}`);
-    for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(model);
+    for (const panel of [timeline, grid, text, predicted, metrics, examples]) panel.show(model);
     bar.show(model);
     address.write(state);
     shown = { rendering, model };
