@@ -131,8 +131,9 @@ def find_examples(
 def shown_examples(
     found: Sequence[Example], windows: Tensor, source: str
 ) -> dict[str, dict[str, Any]]:
-    """What pages show of each head: its `examples`, each with `kind`, `weight`, `moved`, `labels` and
-    `marked`; the number of the `windows` (N, T), that of their `tokens` (T), and their `source`."""
+    """What pages show of each head: its `examples`, each with `kind`, `weight`, `moved`, `labels`
+    and `marked`; the number of the `windows` (N, T), that of their `tokens` (T), and their
+    `source`."""
     count, tokens = windows.shape
     shown: dict[str, dict[str, Any]] = {}
     for one in found:

@@ -242,8 +242,8 @@ class TrainedModel:
         return [example for example in found if head in (None, example.head)]
 
     def validation_windows(self, windows: int | None = None) -> Tensor:
-        """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`, by
-        default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
+        """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`,
+        by default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
         split = validation_text(self.corpus(), self.tokenizer).tokens
         return spread_windows(split, length=self.model.block_size, windows=windows)
 
