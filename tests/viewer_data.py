@@ -60,13 +60,14 @@ def snapshot(
     predictions: Predictions | None = None,
     vocabulary: Sequence[str] = (),
     exact: Sequence[int] | None = None,
+    examples: Sequence[Any] = (),
     **others: Any,
 ) -> Snapshot:
     """A snapshot. `vocabulary` has the labels of the tokens in `predictions`, and `others` replace
     what is `measured`."""
     header = measured(weights) | {"step": step, "labels": labels} | others
     shown = weights.astype(np.float32)
-    return module.snapshot(header, shown, predictions, vocabulary.__getitem__, exact)
+    return module.snapshot(header, shown, predictions, vocabulary.__getitem__, exact, examples)
 
 
 def decoded(header: Mapping[str, Any], parts: Sequence[bytes | None]) -> dict[str, Any]:

@@ -237,7 +237,7 @@ class TrainedModel:
         over the split, by default in about 4,096 tokens. Raises UserError if there is no such head,
         or if the text that the model was trained on is unknown or not here."""
         if head is not None:
-            parse_head(head, self.model)
+            head = "L{}H{}".format(*parse_head(head, self.model))
         found = find_examples(self.model, self.validation_windows(windows), self.tokenizer)
         return [example for example in found if head in (None, example.head)]
 

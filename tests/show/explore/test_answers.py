@@ -293,6 +293,31 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
             list(found)
 
 
+def test_examples_are_those_of_the_model_and_a_missing_text_is_a_line(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("We the people of the United States. " * 90)
+    data = {"_target_": "headscope.TextFiles", "path": str(text)}
+    kept = tmp_path / "run" / "checkpoints"
+    loaded = saved(kept, "model.layers=2", data=data)
+    copy_at_step(loaded.path, kept / "step_000010.safetensors", 10)
+    explorer = Explorer(Models(str(kept.parent), None, "cpu"))
+    found = ask(explorer, "examples", head="L1H2")
+    windows = loaded.validation_windows()
+    assert (found["windows"], found["tokens"]) == windows.shape
+    for each, expected in zip(found["examples"], loaded.examples("L1H2"), strict=True):
+        close([each["weight"], each["moved"]], [expected.weight, expected.moved], ROUNDED)
+        assert (each["kind"], each["labels"]) == (expected.kind, expected.labels)
+        assert each["marked"] == [*expected.marked]
+    text.unlink()
+    assert ask(explorer, "examples", head="L1H2") == found
+    gone = ask(explorer, "examples", head="L1H2", model="this@10")
+    assert [*gone] == ["problem"]
+    assert "text.txt" in gone["problem"]
+    assert ask(explorer, "examples", head="L1H02") == found
+    with refused("L9H9"):
+        ask(explorer, "examples", head="L9H9")
+
+
 def test_the_last_forward_passes_are_kept_and_no_more(default):
     passes = default.models.get("this").passes
     for number in range(40):

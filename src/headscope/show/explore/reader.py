@@ -105,12 +105,12 @@ class Reader:
         return {"protocol": VERSION, "models": self.models.listed, **chosen.describe()}
 
     def examples(self, request: Examples) -> dict[str, Any]:
-        """What a head does elsewhere, with all heads on, or a `problem`: why the validation split is
-        not here. Raises UserError if there is no such head."""
+        """What a head does elsewhere, with all heads on, or a `problem`: why the validation split
+        is not here. Raises UserError if there is no such head."""
         chosen = self.models.get(request.model)
-        parse_head(request.head[:80], chosen.loaded.model)
+        layer, head = parse_head(request.head[:80], chosen.loaded.model)
         try:
-            return chosen.examples[request.head]
+            return chosen.examples[f"L{layer}H{head}"]
         except UserError as error:
             return {"problem": str(error)}
 
