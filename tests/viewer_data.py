@@ -67,7 +67,8 @@ def snapshot(
     what is `measured`."""
     header = measured(weights) | {"step": step, "labels": labels} | others
     shown = weights.astype(np.float32)
-    return module.snapshot(header, shown, predictions, vocabulary.__getitem__, exact, examples)
+    made = module.snapshot(header, shown, predictions, vocabulary.__getitem__, exact)
+    return made.with_json("examples", examples) if examples else made
 
 
 def decoded(header: Mapping[str, Any], parts: Sequence[bytes | None]) -> dict[str, Any]:

@@ -183,15 +183,12 @@ class Reading(Activations):
         *,
         more_metrics: Mapping[str, Tensor] | None = None,
         switched: Sequence[str] = (),
-        examples: Sequence[Any] = (),
     ) -> Snapshot:
         """The first `length` tokens for the pages, by default all of them. `more_metrics` (L, H)
-        are metrics that `statistics` lacks, `switched` the heads that are switched off, and
-        `examples` what each head does elsewhere (see `headscope.analysis.examples`)."""
+        are metrics that `statistics` lacks, and `switched` the heads that are switched off."""
         header = self.header(length) | statistics.header(more_metrics) | {"switched": [*switched]}
         predictions = predict(self, self.targets(length))
-        options: Any = {"label_of": self.tokenizer.label, "examples": examples}
-        return snapshot(header, self.weights(length), predictions, **options)
+        return snapshot(header, self.weights(length), predictions, self.tokenizer.label)
 
     def to_bertviz(self) -> tuple[tuple[Tensor, ...], list[str]]:
         """The arguments `attention` and `tokens` of BertViz's `head_view` and `model_view`: the

@@ -230,16 +230,13 @@ class TrainedModel:
         of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""
         return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
 
-    def examples(self, head: str | None = None, *, windows: int | None = None) -> list[Example]:
-        """What a head, such as "L1H2", does elsewhere, or all heads one after another: short texts
-        from the validation split in which it looks from one token at another (see
-        `headscope.analysis.examples.find_examples`). They are chosen in `windows` windows, spread
-        over the split, by default in about 4,096 tokens. Raises UserError if there is no such head,
-        or if the text that the model was trained on is unknown or not here."""
-        if head is not None:
-            head = "L{}H{}".format(*parse_head(head, self.model))
-        found = find_examples(self.model, self.validation_windows(windows), self.tokenizer)
-        return [example for example in found if head in (None, example.head)]
+    def examples(self, head: str, *, windows: int | None = None) -> list[Example]:
+        """What a head, such as "L1H2", does elsewhere: short texts of the validation split in which
+        it looks from one token at another (see `headscope.analysis.examples.find_examples`), found
+        in `validation_windows`. Raises UserError as these do, or if there is no such head."""
+        layer, number = parse_head(head, self.model)
+        windows_of_split = self.validation_windows(windows)
+        return find_examples(self.model, windows_of_split, self.tokenizer)[layer][number]
 
     def validation_windows(self, windows: int | None = None) -> Tensor:
         """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`,

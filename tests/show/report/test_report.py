@@ -4,7 +4,7 @@ files of a report."""
 import base64
 import csv
 import json
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     check_predictions(report, reading)
     check_deciders(report, [loaded], reading.tokens.tolist())
     found = find_examples(loaded.model, reading.tokens[None], loaded.tokenizer)
-    check_examples(report, [(7, one) for one in found])
+    check_examples(report, [(7, one) for one in chain(*chain(*found))])
     check_ablation(heads, loaded, about["ablation"])
     patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).run(loaded)
     rows = rows_of(report / "patching.csv")
@@ -173,11 +173,11 @@ def check_deciders(report, checkpoints, text):
 
 
 def check_examples(report, found):
-    """What heads do at each step, in tables and in the page."""
-    rows = [{"step": step, **one.row()} for step, one in found]
-    assert rows_of(report / "examples.csv") == [
-        {name: str(value) for name, value in row.items()} for row in rows
-    ]
+    """What each head does elsewhere, at each step."""
+    columns = ("head", "kind", "weight", "moved", "window", "query", "key", "text")
+    rows = [{"step": step} | {name: getattr(one, name) for name in columns} for step, one in found]
+    expected = [{name: str(value) for name, value in row.items()} for row in rows]
+    assert rows_of(report / "examples.csv") == expected
 
 
 def check_ablation(heads, loaded, about):
@@ -254,7 +254,8 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     shown = as_json(run / "analysis")["text"]
     checkpoints = [*map(headscope.load, moments)]
     check_deciders(run / "analysis", checkpoints, shown)
-    found = [(each.step, one) for each in checkpoints for one in each.examples(windows=3)]
+    pairs = product(checkpoints, NAMES)
+    found = [(each.step, one) for each, head in pairs for one in each.examples(head, windows=3)]
     check_examples(run / "analysis", found)
     history = rows_of(run / "analysis" / "history.csv")
     assert len({row["entropy"] for row in history}) > 8

@@ -59,9 +59,9 @@ class OpenModel:
         return measure_heads(model, written, source=source, kinds=kinds, repeats=repeats)
 
     @cached_property
-    def examples(self) -> dict[str, dict[str, Any]]:
-        """What each head does in the validation split, by its name (see `shown_examples`). Raises
-        UserError if this text is unknown or not here."""
+    def examples(self) -> list[list[dict[str, Any]]]:
+        """What each head does in the validation split (see `shown_examples`). Raises UserError if
+        this text is unknown or not here."""
         windows = self.loaded.validation_windows()
         found = find_examples(self.loaded.model, windows, self.loaded.tokenizer)
         return shown_examples(found, windows, "the validation split")

@@ -23,11 +23,8 @@ class Open:
 
 
 @dataclass(kw_only=True)
-class Examples:
-    """What a head does elsewhere."""
-
+class Examples(Open):
     head: str
-    model: str = "this"
 
 
 @dataclass(kw_only=True)

@@ -105,14 +105,11 @@ class Reader:
         return {"protocol": VERSION, "models": self.models.listed, **chosen.describe()}
 
     def examples(self, request: Examples) -> dict[str, Any]:
-        """What a head does elsewhere, with all heads on, or a `problem`: why the validation split
-        is not here. Raises UserError if there is no such head."""
+        """What a head does elsewhere, with all heads on. Raises UserError if there is no such head,
+        or if the validation split of the model is not here."""
         chosen = self.models.get(request.model)
         layer, head = parse_head(request.head[:80], chosen.loaded.model)
-        try:
-            return chosen.examples[f"L{layer}H{head}"]
-        except UserError as error:
-            return {"problem": str(error)}
+        return chosen.examples[layer][head]
 
     @torch.no_grad()
     def read(self, request: Read) -> dict[str, Any]:

@@ -90,10 +90,10 @@ def write_report(
         if stored is not loaded:
             at_step, more = stored.read(reading.tokens.tolist()), {}
         found = find_examples(stored.model, report.windows, stored.tokenizer)
-        examples += [{"step": step, **example.row()} for example in found]
-        elsewhere = shown_examples(found, report.windows, report.source).values()
-        options: Any = {"more_metrics": more, "examples": [*elsewhere]}
-        snapshots[step] = at_step.snapshot(of_step, shown, **options)
+        elsewhere = shown_examples(found, report.windows, report.source)
+        made = at_step.snapshot(of_step, shown, more_metrics=more)
+        snapshots[step] = made.with_json("examples", elsewhere)
+        examples += tables.example_rows(step, found)
         losses.append(at_step.loss(shown))
         deciders += [{"step": step, **row} for row in stored.deciders(text, token=expected)]
     rows = tables.head_rows(statistics, ablated)

@@ -15,8 +15,7 @@ are, in this order:
   have indices of this list, uint16 if it has at most 65,536 entries, otherwise uint32.
 - `lens`: `positions` (N,), and the other arrays of `Predictions` but `raised`.
 - `raised`, one part per layer, if they were computed: `tokens` and `pushes` (H, N, P).
-- `examples`, one part per layer, in a report: `text`, the JSON list of what each head does on other
-  texts (see `analysis.examples.shown_examples`). Spaces at its end make all layers equally long.
+- `examples`, one part per layer, in reports: `text`, JSON of `analysis.examples.shown_examples`.
 
 In many heads, the first token gets nearly all weight. The viewer can take the first token out and
 show the `share` of each other key: its weight divided by the sum of the weights on all keys but the
@@ -86,6 +85,16 @@ class Snapshot:
         """The header as JSON, and the parts."""
         return [compact_json(self.header).encode(), *filter(None, self.parts)]
 
+    def with_json(self, name: str, layers: Sequence[Any]) -> "Snapshot":
+        """This snapshot with one more kind of parts: the `text` of plain data, for each layer. The
+        header has one size for all, so spaces fill the shorter texts."""
+        texts = [compact_json(layer).encode() for layer in layers]
+        longest = max(map(len, texts))
+        parts = [{"text": np.frombuffer(text.ljust(longest), "u1")} for text in texts]
+        kind = {"name": name, "count": len(parts), "arrays": _described(parts[0])}
+        header = self.header | {"parts": [*self.header["parts"], kind]}
+        return Snapshot(header, [*self.parts, *map(_packed, parts)])
+
 
 def snapshot(
     header: Mapping[str, Any],
@@ -93,15 +102,13 @@ def snapshot(
     predictions: Predictions | None = None,
     label_of: Callable[[int], str] = str,
     exact: Sequence[int] | None = None,
-    examples: Sequence[Any] = (),
 ) -> Snapshot:
     """The snapshot of causal attention weights (L, H, T, T), whose rows sum to one.
 
     `header` has the other entries of the header, which `show.viewer.history` checks: numbers,
     names and metrics of heads, and `labels`, a text for each token. `label_of` gives the label of a
     token of the vocabulary. If `exact` is given, the snapshot is exact, and has the weights and the
-    raised tokens of these layers only. `examples` are what each head does elsewhere, as plain data,
-    layer by layer.
+    raised tokens of these layers only.
 
     Raises UserError if the sizes do not match or if `weights` are not causal attention weights.
     """
@@ -117,8 +124,6 @@ def snapshot(
         ],
         **(prediction_arrays(predictions, label_of, layers, exact) if predictions else {}),
     }
-    if examples:
-        kinds["examples"] = example_arrays(examples, heads)
     kinds = {name: parts for name, parts in kinds.items() if any(parts)}
     described = [
         {"name": name, "count": len(parts), "arrays": _described(next(filter(None, parts)))}
@@ -203,14 +208,6 @@ def prediction_arrays(
     }
     every_raised = {"raised": [raised.get(layer) for layer in range(layers)]} if raised else {}
     return {"labels": [{"text": np.frombuffer(text, "u1")}], "lens": [lens], **every_raised}
-
-
-def example_arrays(examples: Sequence[Any], heads: int) -> list[Arrays | None]:
-    """The parts `examples`."""
-    layers = [examples[first : first + heads] for first in range(0, len(examples), heads)]
-    texts = [compact_json(layer).encode() for layer in layers]
-    size = max(map(len, texts))
-    return [{"text": np.frombuffer(text.ljust(size), "u1")} for text in texts]
 
 
 def shares(weights: Floats) -> Floats:

@@ -20,7 +20,6 @@ const json = async (...request) => (await post(...request)).json();
 
 export const api = {
   open: (model) => json("open", { model }),
-  /** What a head does elsewhere, with all heads on. */
   examples: (request) => json("examples", request),
   read: (request, signal) => json("read", request, signal),
   patch: (request, signal) => json("patch", request, signal),

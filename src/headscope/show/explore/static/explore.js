@@ -22,7 +22,7 @@ const viewAddress = createAddress(window, "v.", {
   toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
 const abouts = new Map(); // promises of the descriptions of models
-const examples = new Map(); // promises of what heads do elsewhere
+const examples = {}; // promises of what heads do elsewhere
 let state = address.read();
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
@@ -113,15 +113,8 @@ function describe(model) {
 }
 
 /** What a head does elsewhere, which is asked for once. */
-function elsewhere({ name: head }) {
-  const request = { model: main.about.name, head };
-  const key = JSON.stringify(request);
-  if (!examples.has(key)) {
-    const asked = api.examples(request);
-    asked.catch(() => examples.delete(key));
-    examples.set(key, asked);
-  }
-  return examples.get(key);
+function elsewhere({ name: head }, model = main.about.name) {
+  return examples[`${model} ${head}`] ??= api.examples({ model, head });
 }
 
 /** The layer of a head such as L0H2, or null. */

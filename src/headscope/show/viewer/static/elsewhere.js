@@ -1,64 +1,42 @@
-// What the opened head does on other texts: short texts with a query and the key that it looks at.
+// What the opened head does in other texts: short texts with a query and the key that it looks at.
 
-import { card, explain, explainControl, make, own, set, write } from "./dom.js";
+import { explain, make, own, write } from "./dom.js";
 import { areLabels, jsonOf } from "./model.js";
 import { shortText, weightText } from "./scales.js";
 import { damaged } from "./store.js";
 import { ELSEWHERE as TEXTS } from "./texts.js";
 
-const MAX_EXAMPLES = 100;
-const MAX_LABELS = 500;
-const KIND = "examples";
+const MAX_LENGTH = 500; // of a list
 
-/** A card that calls `find(model)` when it is open. This returns a promise of what snapshot.py describes
-    for a head, or of {problem}. By default, it is in the data of the step, and the card is hidden without it. */
+/** A card that shows, when it is unfolded, what `find(model)` returns: a promise of what `shown_examples`
+    says of the opened head. By default, it is in the data, and without it there is no card. */
 export function createElsewhere(parent, store, find) {
-  const section = card(parent, "elsewhere-card", "");
-  const heading = section.querySelector("h3");
-  const fold = make(section, "button", { type: "button", class: "fold", click: toggle }, TEXTS.show);
-  explainControl(fold, TEXTS.show);
-  const body = make(section, "div");
-  let isOpen = !find;
+  const section = make(parent, "section", { class: "card elsewhere-card" });
+  const fold = make(section, "details", { open: find ? undefined : "", toggle: () => current && show(current) });
+  const heading = make(fold, "summary");
+  const body = make(fold, "div");
   let current = null; // the newest model
-  let shown = ""; // the examples on the screen, as JSON
-
-  function toggle() {
-    isOpen = !isOpen;
-    show(current);
-  }
+  let shown = ""; // what is on the screen, as JSON
 
   async function show(model) {
     current = model;
-    section.hidden = !find && !model.step.layout.some(({ name }) => name === KIND);
+    section.hidden = !find && !model.step.layout.some(({ name }) => name === "examples");
     write(heading, TEXTS.title(model.name));
-    set(section, { "aria-label": heading.textContent });
-    set(fold, { "aria-expanded": isOpen });
-    body.hidden = !isOpen;
-    if (section.hidden || !isOpen) return;
+    if (section.hidden || !fold.open) return;
     if (!shown) body.textContent = TEXTS.working;
-    section.classList.add("asking");
     const found = await (find?.(model) ?? inData(store, model)).then(checked)
-      .catch((error) => ({ problem: error.message }));
-    if (model !== current) return;
-    section.classList.remove("asking");
-    const text = JSON.stringify(found);
-    if (text !== shown) list(found);
-    shown = text;
+      .catch(({ message }) => ({ problem: message }));
+    if (model !== current || shown === JSON.stringify(found)) return;
+    shown = JSON.stringify(found);
+    list(found);
   }
 
-  function list({ problem, examples, ...measured }) {
+  function list({ problem, measured, examples = [] }) {
     body.replaceChildren();
     make(body, "p", { class: "quiet" }, problem ?? TEXTS.measured(measured));
-    if (problem) return;
-    const legend = make(body, "p", { class: "quiet legend" });
-    for (const look of ["looks", "looked"]) {
-      make(legend, "i", { class: `swatch ${look}` });
-      legend.append(TEXTS[look]);
-    }
     for (const [kind, [title, about]] of Object.entries(TEXTS.kinds)) {
       const ofKind = examples.filter((example) => example.kind === kind);
-      if (ofKind.length === 0) continue;
-      explain(make(make(body, "h4"), "span", {}, title), about);
+      if (ofKind.length > 0) explain(make(make(body, "h4"), "span", {}, title), about);
       for (const example of ofKind) addExample(make(body, "div", { class: "example" }), example);
     }
   }
@@ -71,27 +49,24 @@ function addExample(row, { kind, weight, moved, labels, marked: [query, key] }) 
   const text = make(row, "p");
   text.style.setProperty("--weight", `${100 * Math.sqrt(Math.min(1, weight))}%`);
   labels.forEach((label, at) => {
-    make(text, "bdi", { class: [at === key && "key", at === query && "query"].filter(Boolean).join(" ") }, label);
+    make(text, "bdi", { class: `${at === key ? "key" : ""} ${at === query ? "query" : ""}` }, label);
   });
 }
 
-/** The examples of the opened head in the data. */
+/** The examples of the opened head in the data of its layer. */
 async function inData(store, { history, index, opened }) {
-  const part = await store.part(history, index, KIND, Math.floor(opened / history.heads));
+  const part = await store.part(history, index, "examples", Math.floor(opened / history.heads));
   return jsonOf(part)?.[opened % history.heads];
 }
 
 /** The examples of a head, which may come from a stranger, if they have the right form. */
 function checked(found) {
-  const isCount = (value) => Number.isInteger(value) && value > 0;
+  const isShort = (list) => Array.isArray(list) && list.length <= MAX_LENGTH;
   const isExample = ({ kind, weight, moved, labels, marked }) => own(TEXTS.kinds, kind) && Number.isFinite(weight)
-    && (Number.isFinite(moved) || (moved === null && kind !== "moved")) && areLabels(labels)
-    && labels.length <= MAX_LABELS && Array.isArray(marked) && marked.length === 2
-    && marked.every((at) => Number.isInteger(at) && at >= 0 && at < labels.length);
-  if (typeof found?.problem === "string") return found;
-  if (!areLabels([found?.source]) || !isCount(found.windows) || !isCount(found.tokens) || !Array.isArray(found.examples)
-    || found.examples.length > MAX_EXAMPLES || !found.examples.every((example) => example && isExample(example))) {
-    throw damaged(TEXTS.notExamples);
-  }
+    && (Number.isFinite(moved) || kind !== "moved") && isShort(labels) && areLabels(labels)
+    && isShort(marked) && marked.length === 2 && marked.every((at) => Object.hasOwn(labels, at));
+  const isRight = areLabels([found?.measured]) && isShort(found.examples)
+    && found.examples.every((example) => isExample(example ?? {}));
+  if (!isRight) throw damaged(TEXTS.notExamples);
   return found;
 }

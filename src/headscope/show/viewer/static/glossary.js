@@ -76,7 +76,6 @@ export const WORDS = {
   "compare with": "The maps then show the difference: red is more weight, blue is less.",
   "▶ Play, Timeline, step": "The training step whose model is shown. Go back to see what it did before it had learned. The keys ← → work too.",
   "All metrics": "Shows all metrics of the head, and not only the three that say most about it.",
-  "Show examples": "Shows short texts from the validation split in which the head looks from one token at another.",
   "metric of the timeline": "The metric whose values the lines of the timeline show."
 };
 export const EXPLORE_WORDS = {

@@ -153,14 +153,11 @@ export const METRICS = {
 
 export const ELSEWHERE = {
   title: (head) => `What ${head} does elsewhere`,
-  show: "Show examples",
   working: "working …",
-  measured: ({ windows, tokens, source }) => `Measured on ${count(windows, "window")} of ${count(tokens, "token")} from `
-    + `${source}. Of each query, only its strongest key counts, and only queries that see enough keys.`,
-  looks: " the query, which looks ",
-  looked: " the key, a stronger colour for a larger weight",
+  measured: (texts) => `Found in ${texts}, among the strongest keys of all queries that see enough keys. The framed `
+    + "token looks at the coloured one. A stronger colour is a larger weight.",
   kinds: {
-    weight: ["Strongest by weight", "The largest attention weights of this head, in different windows if possible."],
+    weight: ["Strongest by weight", "The largest attention weights of this head, in different windows."],
     moved: ["Strongest by what it moves", "The number is the size (norm) of what moves along this edge: the weight "
       + "times the head's value of the key, after the output projection. A large weight on a small value moves little."],
     decile: ["One of each tenth of the queries", "All queries, sorted by the weight on their strongest key, are cut into "

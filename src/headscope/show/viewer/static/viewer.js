@@ -24,9 +24,9 @@ const REST = 100; // ms without an action until the neighbours of the cursor are
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown in
     `place` if it is given, and `others` can be compared too (see `createBar`). Calls `viewChanged` with each
-    state that is shown, and `opens` before a person opens a head. `elsewhere` gets
-    what a head does on other texts; by default, it is in the data (see `createElsewhere`). Returns {refresh, change}: both change
-    entries of the state, and `refresh` also fetches the runs and the histories again. */
+    state that is shown, and `opens` before a person opens a head. `elsewhere` finds what a head does in other
+    texts (see `createElsewhere`). Returns {refresh, change}: both change entries of the state, and `refresh`
+    also fetches the runs and the histories again. */
 export function createViewer(root, options) {
   const { store, address, title, place, others, viewChanged = () => {}, opens = () => {}, elsewhere } = options;
   let state = { ...EMPTY, ...address.read() };
