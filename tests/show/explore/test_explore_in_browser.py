@@ -436,10 +436,8 @@ def test_what_a_head_does_elsewhere_is_asked_for_on_request_and_of_all_heads_on(
 ) -> None:
     loaded = headscope.load(folders["letters"])
     page.open(addresses["letters"], x_text=TEXT, x_zero="L0H0", v_head="L1H1")
-
-    asked = (
-        "return performance.getEntriesByType('resource').filter((e) => /v1.ex/.test(e.name)).length"
-    )
+    sent = "performance.getEntriesByType('resource').filter(({ name }) => /v1.ex/.test(name))"
+    asked = f"return {sent}.length"
 
     def shown() -> list[str]:
         time.sleep(1)
