@@ -116,13 +116,14 @@ class Activations:
 
     @computed_once
     def scores(self) -> Tensor:
+        return self._stacked(self.scores_of(layer) for layer in range(len(self.model.blocks)))
+
+    def scores_of(self, layer: int) -> Tensor:
+        """The scores of one layer, (B, H, T, T), also of a single text."""
+        block, x = self.model.blocks[layer], self.forward_pass.residual[layer]
         mask = self.model.document_mask(self.tokens.view(-1, self.tokens.size(-1)))
         options: Any = {"position": self.model.position, "mask": mask}
-        pairs = zip(self.model.blocks, self.forward_pass.residual, strict=False)
-        return self._stacked(
-            block.attention.compute_heads(block.attention_norm(x), **options).scores
-            for block, x in pairs
-        )
+        return block.attention.compute_heads(block.attention_norm(x), **options).scores
 
     @computed_once
     def residual(self) -> Tensor:

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from headscope.analysis.head_outputs import output_matrices
 from headscope.nn import GPT
+from headscope.nn.norm import HeadNorm
 
 
 def is_scaling(norm: nn.Module) -> bool:
     """Whether a norm multiplies each vector by a number and a matrix. The user's norm may not."""
-    return type(norm).forward in (nn.LayerNorm.forward, nn.RMSNorm.forward, nn.Identity.forward)
+    kinds = (nn.LayerNorm, nn.RMSNorm, HeadNorm, nn.Identity)
+    return type(norm).forward in [kind.forward for kind in kinds]
 
 
 def norm_scale(norm: nn.Module, x: Tensor) -> Tensor:

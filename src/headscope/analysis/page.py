@@ -1,14 +1,19 @@
 """attention.html: the attention viewer with the attention of one or several steps of a run."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headscope.analysis.activations import Activations
 from headscope.analysis.deciders import Decider, is_head
+from headscope.analysis.why import explanation
 from headscope.show.viewer.history import history, read_header
 from headscope.show.viewer.page import attention_page
 from headscope.show.viewer.snapshot import Snapshot, tokens_within
 
+if TYPE_CHECKING:
+    from headscope.analysis.reading import Reading
+
+EXPLAINED = 20
 DECISIVE = 0.01
 """Without a head that decides, the probability falls at least by this."""
 MAX_BYTES = 10 * 2**20
@@ -27,30 +32,51 @@ def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None)
 
 
 def page_of(
-    reading: Activations,
+    reading: "Reading",
     snapshots: Sequence[Snapshot],
     losses: Sequence[float | None],
     deciders: Sequence[Decider] = (),
 ) -> str:
     """The text of attention.html, named after `reading`, with snapshots and losses by step. It
-    opens at the last token, on the head that decides its prediction (see `Reading.deciders`)."""
-    run = shown_run(reading.name, snapshots, losses)
+    opens at the last token, on the head that decides its prediction (see `Reading.deciders`), and
+    explains why this head and those that it reads look where they look."""
     step, captions = f"step {reading.step:,}", []
     start: dict[str, Any] = {}
+    why: list[dict[str, Any]] = []
+    last = len(snapshots[0].header["labels"]) - 1
     head = next(filter(is_head, deciders), None)
     if head and head["probability"] - head["without"] >= DECISIVE:
-        start = {"token": len(run["history"]["labels"]) - 1, "head": head["part"]}
+        start = {"token": last, "head": head["part"]}
         with_it, without = (f"{100 * head[key]:.1f} %" for key in ("probability", "without"))
         line = f"At {step}, the model expects “{head['token']}” after the text with {with_it}."
         captions = [{"text": f"{line} Without {head['part']}, it is {without}."}]
+        why = explained_from(reading, head["part"], last)
+    run = shown_run(reading.name, snapshots, losses, why)
     title = f"{reading.name}, {step}"
     return attention_page(title=title, runs=[run], start=start, captions=captions)
 
 
+def explained_from(reading: "Reading", head: str, query: int) -> list[dict[str, Any]]:
+    """At most EXPLAINED explanations: of where `head` looks from `query`, then of where the heads
+    look that it reads there, and so on."""
+    edges: dict[tuple[str, int], None] = {(head, query): None}  # in the order of the walk
+    found: list[dict[str, Any]] = []
+    while len(found) < min(len(edges), EXPLAINED):
+        found.append(explanation(reading, *[*edges][len(found)], None))
+        for of_query, of_key, _ in found[-1].get("pairs", ()):
+            read = ((of_query, found[-1]["query"]), (of_key, found[-1]["key"]))
+            edges |= {(part, at): None for part, at in read if is_head({"part": part})}
+    return found
+
+
 def shown_run(
-    name: str, snapshots: Sequence[Snapshot], losses: Sequence[float | None]
+    name: str,
+    snapshots: Sequence[Snapshot],
+    losses: Sequence[float | None],
+    why: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """A run for `attention_page`, with snapshots and losses by step."""
+    """A run for `attention_page`, with snapshots and losses by step. `why` are the explanations of
+    edges that the page has (see `headscope.analysis.why.explanation`)."""
     steps = [snapshot.header["step"] for snapshot in snapshots]
     loss = {"name": "loss on this text", "steps": steps, "values": losses}
     headers, keys, parts = [], [], {}
@@ -61,4 +87,5 @@ def shown_run(
         headers.append(read_header(snapshot.blobs()[0]))
         pairs = zip(keys[-1], snapshot.parts, strict=True)
         parts.update({key: part for key, part in pairs if part})
-    return {"name": name, "text": "text", "history": history(headers, keys, loss), "parts": parts}
+    shown = {"name": name, "text": "text", "history": history(headers, keys, loss), "parts": parts}
+    return {**shown, "why": why}

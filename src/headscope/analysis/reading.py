@@ -23,6 +23,7 @@ from headscope.analysis.head_statistics import HeadStatistics, measure_heads, re
 from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.repeats import BATCH_SIZE
 from headscope.analysis.tokens import classify_vocabulary
+from headscope.analysis.why import Why, why
 from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.nn import Position
@@ -84,17 +85,12 @@ class Reading(Activations):
         return self._stacked(gradients)
 
     @torch.no_grad()
-    def attribution(self, position: int = -1, token: str | int | None = None) -> dict[str, float]:
-        """Direct logit attribution (Elhage 2021): the share of each term of the residual stream in
-        the logit of `token` after the token at `position`, before a soft cap. The shares add up to
-        this logit. The default token is the most likely one.
-
-        The terms are `embedding`, `n-grams` and `positions` if they are added to it, the heads
-        L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, `L0
-        feed-forward` if there are feed-forward networks, and `final norm bias` if it has one.
-        Raises UserError if there is no such position or token."""
-        model, tokens, position = self.model, self.tokens[None], self.position(position)
-        wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
+    def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
+        """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
+        one position: `embedding`, `n-grams` and `positions` if they are added to it, the heads
+        L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, and `L0
+        feed-forward` if there are feed-forward networks."""
+        model, tokens = self.model, self.tokens[None]
         terms = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
         x = terms["embedding"]
         if model.ngrams > 1:
@@ -102,15 +98,28 @@ class Reading(Activations):
             x, terms["n-grams"] = with_ngrams, with_ngrams - x
         if type(model.position).forward is not Position.forward:
             terms["positions"] = model.position(x[None])[0] - x
-        terms = {name: term[position] for name, term in terms.items()}
-        heads = self.heads_at(position)
-        for layer, block in enumerate(model.blocks):
-            for head, output in enumerate(heads[layer]):
-                terms[f"L{layer}H{head}"] = output
+        terms = {name: term[positions] for name, term in terms.items()}
+        heads = self.heads_at(positions)
+        for earlier, block in enumerate(model.blocks[:layer]):
+            for head, output in enumerate(heads[earlier]):
+                terms[f"L{earlier}H{head}"] = output
             if block.attention.out_bias and block.attention.has_out_proj:
-                terms[f"L{layer} attention bias"] = block.attention.out_proj.bias
+                terms[f"L{earlier} attention bias"] = self.rest[earlier, positions]
             if block.feed_forward is not None:
-                terms[f"L{layer} feed-forward"] = self.feed_forward[layer, position]
+                terms[f"L{earlier} feed-forward"] = self.feed_forward[earlier, positions]
+        return terms
+
+    @torch.no_grad()
+    def attribution(self, position: int = -1, token: str | int | None = None) -> dict[str, float]:
+        """Direct logit attribution (Elhage 2021): the share of each term of the residual stream in
+        the logit of `token` after the token at `position`, before a soft cap. The shares add up to
+        this logit. The default token is the most likely one.
+
+        The terms are those of `terms`, and `final norm bias` if there is one. Raises
+        UserError if there is no such position or token."""
+        model, position = self.model, self.position(position)
+        wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
+        terms = self.terms(len(model.blocks), position)
         weight = model.head.weight[wanted]
         scale = norm_scale(model.norm, self.residual[-1, position])
         direction = fold_norm(model.norm, weight) * scale
@@ -119,6 +128,16 @@ class Reading(Activations):
         if bias is not None:
             shares["final norm bias"] = bias @ weight
         return {name: float(share) for name, share in shares.items()}
+
+    def why(self, head: str, query: int | None = None, key: int | None = None) -> Why:
+        """Why a head, such as "L1H2", looks from the token at `query` to the one at `key`: its
+        score as a sum over what both tokens read (see `Why`). By default, the key is the one with
+        the largest weight. Without a query, which pairs make the scores on this text differ.
+
+        Raises UserError if there is no such head or position, if the query does not see the key, or
+        if the scores of the attention are not such a sum."""
+        self._check_single()
+        return why(self, head, query, key)
 
     def deciders(
         self, position: int = -1, token: str | int | None = None, *, by: By = "mean"
@@ -150,20 +169,23 @@ class Reading(Activations):
         logits it raises and lowers most. Raises UserError if there is no such head or position."""
         layer, number = parse_head(head, self.model)
         position = self.position(position)
-        scale = norm_scale(self.model.norm, self.residual[-1, position])
-        every = torch.arange(self.model.vocab_size, device=self.model.device)
-        written = self.heads_at(position)[layer, number]
-        pushes = push_directions(self.model, every) @ (written * scale)
+        pushes = self.pushes(self.heads_at(position)[layer, number], position)
 
-        def listed(values: Tensor, sign: int) -> list[tuple[str, float]]:
-            most, tokens = values.topk(min(count, len(values)))
+        def listed(sign: int) -> list[tuple[str, float]]:
+            most, tokens = (sign * pushes).topk(min(count, len(pushes)))
             pairs = zip(tokens.tolist(), most.tolist(), strict=True)
             return [(self.tokenizer.label(token), sign * value) for token, value in pairs]
 
-        known = pushes[: self.tokenizer.vocab_size]
         has_score = has_matrices(self.model)
         copying = float(copying_scores(self.model)[layer, number]) if has_score else math.nan
-        return HeadWrites(listed(known, 1), listed(-known, -1), copying)
+        return HeadWrites(listed(1), listed(-1), copying)
+
+    def pushes(self, written: Tensor, position: int) -> Tensor:
+        """What the vector `written` (C,) in the residual stream at a position adds directly to the
+        logit of each token of the tokenizer (V,), minus its mean over the vocabulary."""
+        every = torch.arange(self.model.vocab_size, device=self.model.device)
+        scale = norm_scale(self.model.norm, self.residual[-1, position])
+        return (push_directions(self.model, every) @ (written * scale))[: self.tokenizer.vocab_size]
 
     def predictions(
         self, targets: Mapping[int, int] | None = None, *, count: int = LISTED, **options: Any

@@ -30,6 +30,7 @@ from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
 from headscope.analysis.tokens import classify_vocabulary
+from headscope.analysis.why import Why
 from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
@@ -243,6 +244,11 @@ class TrainedModel:
         by default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
         split = validation_text(self.corpus(), self.tokenizer).tokens
         return spread_windows(split, length=self.model.block_size, windows=windows)
+
+    def why(self, head: str, text: Text, query: int | None = None, key: int | None = None) -> Why:
+        """Why a head looks from one token of a text to another: see `Reading.why`. Raises UserError
+        as it and `logits` do."""
+        return self.read(self._batch(text)[0].tolist()).why(head, query, key)
 
     @contextmanager
     def ablate(

@@ -15,10 +15,11 @@ from headscope.analysis.head_outputs import (
     replaced_heads,
 )
 from headscope.analysis.patching import LogitDifference
+from headscope.analysis.why import explanation
 from headscope.errors import UserError
 from headscope.nn.checks import token_ids
 from headscope.nn.loss import check_finite
-from headscope.show.explore.protocol import Deciders, Patch, Write
+from headscope.show.explore.protocol import Deciders, Patch, Why, Write
 from headscope.show.explore.reader import Reader, Switches, encode, top
 from headscope.trained.generation import check_sampling
 from headscope.trained.generation.choose_token import check_chosen, choose_tokens, uniform_numbers
@@ -73,6 +74,12 @@ class Explorer(Reader):
             with switches.on():  # only during each step, as in `write`
                 rows = next(layers)
             yield {"rows": rows}
+
+    def why(self, request: Why) -> dict[str, Any]:
+        """How a head computes a weight, and why (see `headscope.analysis.why.explanation`). Raises
+        UserError if the request does not fit the model."""
+        _, _, reading = self.forward(request)
+        return explanation(reading, request.head[:80], request.query, request.key)
 
     @torch.no_grad()
     def patch(self, request: Patch) -> dict[str, Any]:

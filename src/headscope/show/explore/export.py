@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from headscope.analysis.page import shown_run
+from headscope.analysis.why import explanation
 from headscope.show.explore.answers import Explorer, prompt_length
 from headscope.show.explore.models import OpenModel
 from headscope.show.explore.protocol import Export, Reading
@@ -38,7 +39,8 @@ def described(chosen: OpenModel, request: Reading) -> str:
 @torch.no_grad()
 def page(explorer: Explorer, request: Export) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
-    runs = []
+    runs: list[dict[str, Any]] = []
+    walk: list[dict[str, Any]] = []
     first = explorer.models.get(request.model)
     for reading in filter(None, (request, request.against)):
         given: dict[str, Any] = {"text": request.text, "tokens": request.tokens}
@@ -48,9 +50,15 @@ def page(explorer: Explorer, request: Export) -> Exported:
         chosen, _, result = explorer.forward(reading)
         switched = [*reading.zero, *reading.mean, *reading.half]
         shown = result.snapshot(chosen.statistics, switched=switched)
-        runs.append(shown_run(described(chosen, reading), [shown], [result.loss()]))
+        if not runs:
+            walk = [
+                explanation(result, edge.head[:80], edge.query, edge.key) for edge in request.walk
+            ]
+        runs.append(shown_run(described(chosen, reading), [shown], [result.loss()], walk))
     labels = runs[0]["history"]["labels"]
-    start = {"token": range(len(labels))[request.position], "head": (request.head or "")[:80]}
+    start: dict[str, Any] = {"token": range(len(labels))[request.position]}
+    edges = [{name: edge[name] for name in ("head", "query", "key")} for edge in walk]
+    start |= {"head": (request.head or "")[:80], "walk": edges}
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs, start=start)
 
 
@@ -103,6 +111,7 @@ def code(explorer: Explorer, request: Export) -> Exported:
         target=request.target,
         top=TOP,
         start=start,
+        walk="".join(WHY.format(**vars(edge)) for edge in request.walk),
         sampling=f"max_new_tokens={count}, seed={request.seed}{options}",
     )
     return "explore.py", "text/x-python", shown
@@ -134,4 +143,10 @@ for probability, token in zip(*reading.logits[{position}].softmax(-1).topk({top}
 for term, share in shares.items():
     print(f"{{share:+.5f}}", term)
 print(loaded.tokenizer.decode(written))
-'''
+{walk}'''
+
+WHY = """
+# Why {head} looks there: what the query reads, what the key reads, and how much both add.
+for pair in reading.why({head!r}, {query}, {key}).table()[:5]:
+    print(*pair.values())
+"""

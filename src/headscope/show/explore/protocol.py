@@ -68,6 +68,20 @@ class Deciders(Reading):
 
 
 @dataclass(kw_only=True)
+class Edge:
+    """A query of a head and a key, by default the one with the largest weight."""
+
+    head: str
+    query: int = -1
+    key: int | None = None
+
+
+@dataclass(kw_only=True)
+class Why(Reading, Edge):
+    """How a head computes the weight of the query on the key, and where it comes from."""
+
+
+@dataclass(kw_only=True)
 class Write(Reading, Sampling):
     max_new_tokens: Annotated[int, 0, MAX_NEW_TOKENS] = 60
     seed: Count = 0
@@ -95,14 +109,15 @@ class Patch(Reading):
 @dataclass(kw_only=True)
 class Export(Read, Write):
     """A file with what `read` shows. A page opens on `head`, and also has the model and the heads
-    of `against`."""
+    of `against`. It explains the edges of the `walk` from one head to another."""
 
     head: str | None = None
+    walk: list[Edge] = field(default_factory=list)
     format: Literal["html", "csv", "python"]
     against: Reading | None = None
 
 
-KINDS = (Open, Examples, Read, Write, Deciders, Patch, Export)
+KINDS = (Open, Examples, Read, Write, Deciders, Why, Patch, Export)
 REQUESTS: dict[str, type] = {kind.__name__.lower(): kind for kind in KINDS}
 
 

@@ -24,12 +24,12 @@ def attention_page(
 ) -> str:
     """The HTML text of a page that shows the attention of one or more runs over training steps.
 
-    `start` is the `token` and the `head` that it opens, and `captions` are the lines below its
-    title: each has a `text` and perhaps the address `href` of a link.
+    `start` are entries of the viewer's state, such as `token` and `head`. `captions` are the lines
+    below its title: each has a `text` and perhaps the address `href` of a link.
 
     Each run has a `name`, the name of its `text`, its `history` from `viewer.history`,
-    and its `parts`: the bytes of each part by the key in the history. All texts are escaped, so
-    that no text can end a script of the page or add HTML.
+    its `parts`: the bytes of each part by the key in the history, and perhaps `why`, explanations
+    of edges. All texts are escaped, so that no text can end a script of the page or add HTML.
     """
     parts: list[bytes] = []
     shown = []
@@ -40,7 +40,8 @@ def attention_page(
             parts += [run["parts"][key] for key in step["parts"]]
             steps.append({**step, "parts": [str(number) for number in numbers]})
         history = {**run["history"], "steps": steps}
-        shown.append({"name": run["name"], "text": run["text"], "history": history})
+        own = {"name": run["name"], "text": run["text"], "why": run.get("why", [])}
+        shown.append({**own, "history": history})
     files = (file for file in sorted(STATIC.glob("*.js")) if file.name != TAB_ONLY)
     sources = {file.name: IMPORT.sub("", file.read_text("utf-8")).encode() for file in files}
     script = "data:text/javascript;base64,"

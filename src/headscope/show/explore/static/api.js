@@ -23,6 +23,7 @@ export const api = {
   examples: (request) => json("examples", request),
   read: (request, signal) => json("read", request, signal),
   patch: (request, signal) => json("patch", request, signal),
+  why: (request) => json("why", request),
   export: (request) => post("export", request),
 
   /** Yields one entry for each token that the model writes. */

@@ -41,7 +41,7 @@ let serial = 0; // counts the readings
 const now = () => state;
 const readings = () => [main, reference].filter(Boolean); // the viewer shows them as runs with one step
 const writing = createWriting({
-  now, change, settled, shown: () => ({ main, reference }), head: () => view.head,
+  now, change, settled, shown: () => ({ main, reference }), view: () => ({ head: view.head, walk: view.walk }),
   say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
 });
 const actions = { ...writing, now, change, start, suggest, open };
@@ -56,6 +56,8 @@ const store = createStore({
 const viewer = createViewer(document.body, {
   store, title: TEXTS.title, place: left, address: viewAddress, viewChanged,
   others: { options, chosen: comparedWith, choose }, opens: () => { chosen = true; }, elsewhere,
+  explanationOf: ({ state: { run } }, edge) => api.why({ ...readings().find(({ name }) => name === run).request, ...edge }),
+  steps: { list: () => keptSteps(main.about), why: (model, edge) => api.why({ ...main.request, model, ...edge }) },
 });
 const bars = createBars(left, actions);
 const after = (place) => {
@@ -221,6 +223,9 @@ function adaptTo(about) {
 function show(newest, other) {
   nameReadings(newest, other);
   const changed = state.other && other?.name !== reference?.name;
+  const last = Math.max(...view.walk.map(({ query }) => query)); // the text may go on after the explained tokens
+  const [before, after] = [main, newest].map((side) => side?.answer.history.labels.slice(0, last + 1).join("\n"));
+  const walk = before === undefined || before === after ? view.walk : [];
   [main, reference] = [newest, other];
   current = true;
   unchecked = retyped = false;
@@ -239,7 +244,7 @@ function show(newest, other) {
   const comparable = shape === otherShape;
   let compare = comparable || !view.compare.startsWith("run:") ? view.compare : "";
   if (changed && comparable) compare = `run:${reference.name}`;
-  return viewer.refresh({ run: main.name, token: main.answer.position, compare });
+  return viewer.refresh({ run: main.name, token: main.answer.position, compare, walk });
 }
 
 // ---- Comparing with another model ----------------------------------------------------------------

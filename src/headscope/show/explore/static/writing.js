@@ -9,9 +9,9 @@ const SLOW = 150; // ms: when a reading takes longer, writing does not wait for 
 const MAX_UNDO = 100;
 
 /** The page gives these functions: now() returns the state, shown() the readings {main, reference} that are shown,
-    and head() the opened head. change(changes, undoable) changes the state and reads the text. settled() waits until
+    and view() the opened head and the walk. change(changes, undoable) changes the state and reads the text. settled() waits until
     the text is read, and returns whether it could be read. say(error) and showWriting(on) show what happens. */
-export function createWriting({ now, shown, head, change, settled, say, showWriting }) {
+export function createWriting({ now, shown, view, change, settled, say, showWriting }) {
   let writing = null; // ends what the model writes
   let earlier = []; // the states to which Undo returns
   let queue = Promise.resolve();
@@ -110,7 +110,7 @@ export function createWriting({ now, shown, head, change, settled, say, showWrit
     const { request, written, answer: { position, history: { labels }, target } } = main;
     try {
       const response = await api.export({
-        ...request, ...writingOf(now()), format, skip: written, head: head(),
+        ...request, ...writingOf(now()), format, skip: written, ...view(),
         position: position - labels.length, target: target.id, against: reference && reference.request,
       });
       const [, download] = /filename="([\w.]+)"/.exec(response.headers.get("Content-Disposition"));

@@ -7,6 +7,7 @@ import { at, shadesOf } from "./weights.js";
 
 const MIN_WEIGHT = { all: 0.05, token: 0.005 };
 const MAX_HEIGHT = 594;
+const NEAR = 6; // pixels between a curve and a click on it
 const MAX_SHARE = 0.5; // of the height of the window
 
 export function createLines(parent, actions) {
@@ -22,16 +23,29 @@ export function createLines(parent, actions) {
   let current = null;
   let pointed = {};
   let row = 20; // height of a token in pixels
+  let column = 0; // width of the tokens
+  let drawn = []; // the curves, {query, key}
 
-  const listen = (type, act) => scroller.addEventListener(type, (event) => {
-    const y = event.clientY - scroller.getBoundingClientRect().top + scroller.scrollTop;
-    const token = Math.floor(y / row);
-    if (current && token >= 0 && token < current.tokens) act(token);
+  const listen = (type, act) => scroller.addEventListener(type, ({ clientX, clientY }) => {
+    const { left, top } = scroller.getBoundingClientRect();
+    const token = Math.floor((clientY - top + scroller.scrollTop) / row);
+    if (current && token >= 0 && token < current.tokens) act(token, curveAt(clientX - left, clientY - top));
   });
-  listen("pointermove", (token) => actions.point({ token }));
-  listen("click", actions.keep);
+  listen("pointermove", (token, curve) => actions.point(curve ?? { token }));
+  listen("click", (token, curve) => (curve ? actions.why(curve.query, curve.key) : actions.keep(token)));
   scroller.addEventListener("pointerleave", () => actions.point(null));
   scroller.addEventListener("scroll", draw, { passive: true });
+
+  /** The drawn curve {query, key} that is nearest to a point, or null. */
+  function curveAt(x, y) {
+    const share = (x - column) / (scroller.clientWidth - 2 * column);
+    if (share < 0 || share > 1) return null;
+    const rise = share * share * (3 - 2 * share); // of the Bézier curves of `drawCurves`
+    const distance = ({ query, key }) =>
+      Math.abs((query + (key - query) * rise + 0.5) * row - scroller.scrollTop - y);
+    const [nearest] = [...drawn].sort((a, b) => distance(a) - distance(b));
+    return nearest && distance(nearest) <= NEAR ? nearest : null;
+  }
 
   function layOut() {
     if (!current) return;
@@ -49,7 +63,7 @@ export function createLines(parent, actions) {
     const [width, height] = [scroller.clientWidth, scroller.clientHeight];
     const context = sizedInCss(canvas, width, height);
     const top = scroller.scrollTop;
-    const column = Math.min(170, Math.floor(width * 0.33));
+    column = Math.min(170, Math.floor(width * 0.33));
     const first = Math.floor(top / row);
     const last = Math.min(tokens - 1, Math.ceil((top + height) / row));
     drawCurves(context, column, width - column, top, first, last);
@@ -81,11 +95,13 @@ export function createLines(parent, actions) {
     const { values, tokens, theme, scale, reach } = current;
     const { query: focus } = pointed;
     const third = (right - left) / 3;
+    drawn = [];
     const middle = (token) => (token + 0.5) * row - top;
     const curve = (query, key, colour, smallest) => {
       const value = values[at(query, key)];
       const size = scale.diverging ? Math.abs(value) / reach : value;
       if (size < smallest) return;
+      drawn.push({ query, key });
       context.strokeStyle = scale.diverging ? (value > 0 ? theme.more : theme.less) : colour;
       context.globalAlpha = focus === undefined ? 0.1 + 0.6 * size : 0.15 + 0.85 * Math.sqrt(size);
       context.lineWidth = 0.5 + (focus === undefined ? 2 : 4) * size;

@@ -3,7 +3,7 @@
 // show both sides.
 
 import { picture, sized } from "./canvas.js";
-import { card, make, write } from "./dom.js";
+import { card, explainControl, make, write } from "./dom.js";
 import { WEIGHTS } from "./scales.js";
 import { MAP as TEXTS } from "./texts.js";
 
@@ -14,6 +14,8 @@ const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
 export function createMap(parent, actions) {
   const section = card(parent, "map-card", TEXTS.title, TEXTS.about);
+  const ask = make(section, "button", { type: "button", class: "action", click: () => actions.why() }, TEXTS.why);
+  explainControl(ask, TEXTS.why);
   const layout = make(section, "div", { class: "map" });
   const down = make(layout, "div", { class: "axis down", "aria-hidden": "true" });
   const main = createCanvas(layout);
@@ -39,7 +41,7 @@ export function createMap(parent, actions) {
     };
     return make(owner, "canvas", {
       role: "img", pointermove: point, pointerdown: point, pointerleave: () => actions.point(null),
-      click: () => { if (pointed.query !== undefined) actions.keep(pointed.query); },
+      click: () => { if (pointed.query >= pointed.key) actions.why(pointed.query, pointed.key); },
     });
   }
 

@@ -71,13 +71,15 @@ async function choose(store, runs, state) {
   const index = state.step === null ? steps.length - 1 : nearest(numbersOf(steps), state.step);
   const last = stepOf(history, steps.length - 1);
   const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
-  const opened = headNumber(state.head, history) ?? best;
+  const isEdge = ({ head, query, key }) => headNumber(head, history) !== null && query < labels.length && key <= query;
+  const walk = state.walk.every(isEdge) ? state.walk : [];
+  const opened = headNumber(walk.at(-1)?.head ?? state.head, history) ?? best;
   const named = metricOf(last.names[opened]);
   const known = (metric) => metric !== null && Object.hasOwn(last.metrics, metric);
   const metric = [state.metric, named, "previous"].find(known) ?? Object.keys(last.metrics)[0];
   const kept = state.token !== null && state.token < labels.length ? state.token : null;
-  const chosen = { run: run.name, text: tag, head: headName(opened, heads), metric, token: kept };
-  return { state: { ...state, ...chosen }, history, index, opened, metric, kept };
+  const chosen = { run: run.name, text: tag, head: headName(opened, heads), metric, token: kept, walk };
+  return { state: { ...state, ...chosen }, history, index, opened, metric, kept, edge: walk.at(-1) ?? null };
 }
 
 /** What the model is compared with, {kind, value, what, history, index, step, opened}, or null. `problem` is

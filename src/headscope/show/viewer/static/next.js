@@ -47,7 +47,7 @@ export function list(rows, shown) {
   }
 }
 
-const signed = (value, most) => ({
+export const signed = (value, most) => ({
   note: differenceText(value), share: Math.abs(value) / (Math.abs(most) || 1), sign: value < 0 ? "less" : "more",
 });
 

@@ -16,8 +16,10 @@ const store = createStore({
 
 const address = createAddress(window);
 const read = () => ({ ...address.read(), ...(location.hash ? {} : data.start) });
+const explanationOf = ({ state, step }, { head, query, key }) => data.runs.find(({ name }) => name === state.run).why
+  .find((each) => each.step === step.step && each.head === head && each.query === query && each.key === key) ?? null;
 const viewer = createViewer(document.body, {
-  store, address: { ...address, read }, title: data.title || COMMON.pageTitle,
+  store, address: { ...address, read }, title: data.title || COMMON.pageTitle, explanationOf,
 });
 const captions = data.captions.map(({ text, href }) => make(null, href ? "a" : "p", { class: "caption", href }, text));
 document.querySelector("header").after(...captions);

@@ -1,10 +1,11 @@
 // The state of the viewer, which the URL contains. The viewer chooses the values of missing entries.
 
 /** The state without entries. `step` null is the last step, `head` null the head that is furthest above the
-    threshold of its name. `compare` is "", or a kind (step, run, head) and its value: "step:400". */
+    threshold of its name. `compare` is "", or a kind (step, run, head) and its value: "step:400". `walk` are
+    the edges {head, query, key} that are explained, one after the other; the last one is shown. */
 export const EMPTY = Object.freeze({
   run: null, text: null, step: null, head: null, token: null, metric: null,
-  view: "weights", compare: "",
+  view: "weights", compare: "", walk: Object.freeze([]),
 });
 
 /** The numbers of all heads, layer by layer. */
@@ -22,25 +23,30 @@ export function headNumber(name, { layers, heads }) {
 const wholeNumber = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : null);
 
 /** Reads a state from an object of texts, for example of a URL. */
-export function fromTexts({ run = null, text = null, step, head = null, token, metric = null, view, compare = "" }) {
+export function fromTexts({ run = null, text = null, step, head = null, token, metric = null, view, compare = "", walk = "" }) {
   return {
     run, text, head, metric,
     step: wholeNumber(step),
     token: wholeNumber(token),
     view: view === "shares" ? "shares" : "weights",
     compare: /^(step|run|head):/.test(compare) ? compare : "",
+    walk: [...walk.matchAll(/(L\d+H\d+)\.(\d+)\.(\d+)/g)].slice(0, MAX_WALK)
+      .map(([, head, query, key]) => ({ head, query: Number(query), key: Number(key) })),
   };
 }
 
 /** The entries of a state that are not empty, as texts. */
 export function toTexts(state) {
-  const names = Object.keys(EMPTY).filter((name) => state[name] !== EMPTY[name] && state[name] !== null);
-  return Object.fromEntries(names.map((name) => [name, String(state[name])]));
+  const walk = state.walk.map(({ head, query, key }) => `${head}.${query}.${key}`).join(",");
+  const texts = { ...EMPTY, ...state, walk: walk || EMPTY.walk };
+  const names = Object.keys(EMPTY).filter((name) => texts[name] !== EMPTY[name] && texts[name] !== null);
+  return Object.fromEntries(names.map((name) => [name, String(texts[name])]));
 }
 
 // ---- Addresses: where a state is written -------------------------------------------------------
 
 const DELAY = 300; // ms; browsers limit how often a page may change its URL
+const MAX_WALK = 50; // edges
 
 /** Keeps states in a window's URL after "#", as name=value&name=value. Each name starts with `prefix`,
     and all entries without it are left unchanged. `codec` converts a state to texts and back. */
@@ -58,12 +64,12 @@ export function createAddress(owner, prefix = "", codec = { fromTexts, toTexts }
     return state;
   }
 
-  function writeNow(texts) {
+  function writeNow(texts, how = "replaceState") {
     const own = Object.entries(texts).map(([name, text]) => `${prefix}${name}=${encodeURIComponent(text)}`);
     const hash = [...entries().filter((entry) => !isOwn(entry)), ...own].join("&");
     written = JSON.stringify(texts);
     try {
-      owner.history.replaceState(owner.history.state, "", `#${hash}`);
+      owner.history[how](owner.history.state, "", `#${hash}`);
     } catch {
       // The page is in a frame of a notebook, whose URL cannot be changed.
     }
@@ -74,7 +80,10 @@ export function createAddress(owner, prefix = "", codec = { fromTexts, toTexts }
     write(state) {
       const texts = codec.toTexts(state);
       clearTimeout(timer);
-      if (JSON.stringify(texts) !== written) timer = setTimeout(() => writeNow(texts), DELAY);
+      if (JSON.stringify(texts) === written) return;
+      const isStep = (texts.walk ?? "") !== (JSON.parse(written).walk ?? ""); // the Back button takes it back
+      if (isStep) writeNow(texts, "pushState");
+      else timer = setTimeout(() => writeNow(texts), DELAY);
     },
     /** Calls `changed` with the new state after somebody else changed it in the URL. */
     onChange(changed) {

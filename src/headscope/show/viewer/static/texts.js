@@ -126,7 +126,8 @@ export const STATUS = {
 
 export const MAP = {
   title: "Attention map",
-  about: "One row per query, one column per key.",
+  about: "One row per query, one column per key. Click a cell to see why the head looks there.",
+  why: "Why there?",
   weight: "attention weight",
   share: "share of the weight without the first token",
   scale: (what) => `${what}, square-root scale`,
@@ -141,6 +142,47 @@ export const LINES = {
   weights: "A stronger line is a larger weight. While no token is selected, lines below 0.05 are hidden.",
   differences: "A stronger line is a larger difference. While no token is selected, lines below 5 % of the "
     + "largest difference are hidden.",
+};
+
+export const WHY = {
+  title: "Why it looks there",
+  walk: "The walk from head to head",
+  close: "×",
+  edge: (head, query, key) => `${head}: ${query} → ${key}`,
+  why: (head, query, key) => [`Why ${head} looks from “`, query, "” to “", key, "”"],
+  needsModel: "This page has the weights, but not the model, which is needed to explain them: open the run with explore.",
+  columns: ["key", "score", "weight"],
+  score: "Query times key is the score",
+  multiplied: (query, key, size) => ["The query of “", query, "” and the key of “", key, `” are ${size} numbers each. They are `
+    + "multiplied one by one:"],
+  bars: "query, key and their products",
+  query: "query",
+  key: "key",
+  product: "products",
+  summed: (sum, scale, bias, score) => [`The products add up to ${sum}. Times the scale ${scale}`,
+    bias ? `, plus ${bias} for the position,` : ",", ` this is the score: ${score}.`],
+  weight: "Softmax turns scores into weights",
+  softmax: (query, seen, hidden, hasScores) => ["“", query, `” sees ${count(seen, "key")}`,
+    hidden ? `; the mask hides ${count(hidden, "later token")}. ` : ". ",
+    hasScores ? "Softmax turns their scores into weights, which add up to 1:" : "The weights add up to 1:"],
+  value: "The weighted value is added",
+  moved: (key, weight, query) => ["The value of “", key, `”, times ${weight}, is added at “`, query,
+    "”. Directly, this raises most:"],
+  parts: "Where the score comes from",
+  mostly: (ofQuery, ofKey, value, query, key) => [`Mostly, ${WHY.written(ofQuery)} at “`, query,
+    `” ${value < 0 ? "does not fit" : "fits"} ${WHY.written(ofKey)} at “`, key, "”."],
+  written: (part) => (/^L\d/.test(part) ? `what ${part} wrote` : `the ${part}`),
+  elsewhere: (key) => ["Position matters too: if “", key, "” stood elsewhere, with the same query and key, the score would be:"],
+  back: (distance) => (distance ? `${distance} back` : "at the query"),
+  at: (token) => ["at “", token, "”"],
+  relative: (score, mean, total, query, key) => [`The score ${score} is ${total} above the mean of all keys, ${mean}: softmax `
+    + "ignores what all keys share. This difference is the sum of all pairs: a part of “", query, "” times a part of “",
+    key, "”. Click a head to see where it looks, and why."],
+  pair: (query, key) => (key ? `${query} × ${key}` : query),
+  rest: "all other pairs",
+  byStep: "The pair that adds most to the same score at each kept step:",
+  follow: (head, token) => `why ${head} looks where it looks at “${token}”`,
+  since: "Since which step?",
 };
 
 export const METRICS = {

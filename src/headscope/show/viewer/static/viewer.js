@@ -19,16 +19,18 @@ import { createText } from "./text.js";
 import { COMMON, VIEWER as TEXTS } from "./texts.js";
 import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
+import { createWhy } from "./why.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown in
-    `place` if it is given, and `others` can be compared too (see `createBar`). Calls `viewChanged` with each
-    state that is shown, and `opens` before a person opens a head. `elsewhere` finds what a head does in other
-    texts (see `createElsewhere`). Returns {refresh, change}: both change entries of the state, and `refresh`
-    also fetches the runs and the histories again. */
+    `place` if it is given, and `others` can be compared too (see `createBar`). `explanationOf` and `steps` explain
+    edges (see `createWhy`), and `elsewhere` finds what a head does in other texts (see `createElsewhere`). Calls
+    `viewChanged` with each state that is shown, and `opens` before a person opens a head. Returns {refresh, change}:
+    both change entries of the state, and `refresh` also fetches the runs and the histories again. */
 export function createViewer(root, options) {
-  const { store, address, title, place, others, viewChanged = () => {}, opens = () => {}, elsewhere } = options;
+  const { store, address, title, place, others, explanationOf, steps, elsewhere } = options;
+  const { viewChanged = () => {}, opens = () => {} } = options;
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
   let theme = null;
@@ -45,13 +47,14 @@ export function createViewer(root, options) {
   if (title) make(header, "h1", { dir: "auto" }, title);
   createHelp(header, Boolean(place));
   const size = make(header, "p", { class: "quiet" });
-  const actions = { change, changeRun, move, open, point, keep };
+  const actions = { change, changeRun, move, open, point, keep, why, follow };
   const bar = createBar(header, actions, others);
   const notice = make(root, "p", { class: "notice", role: "status", hidden: "" });
   const main = make(root, "main", { hidden: "" });
   const overview = make(main, "div", { class: "overview" });
   const timeline = createTimeline(overview, actions);
   const grid = createGrid(overview, actions);
+  const reasons = createWhy(overview, actions, explanationOf, steps);
   const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
   const headline = make(opened, "div", { class: "headline" });
   const heading = make(headline, "h2", { id: "opened-head" });
@@ -71,6 +74,7 @@ export function createViewer(root, options) {
   // ---- Actions -----------------------------------------------------------------------------------
 
   function change(changes) {
+    if ("head" in changes && changes.head !== state.head) changes = { walk: [], ...changes };
     state = { ...state, ...changes };
     render();
   }
@@ -95,6 +99,18 @@ export function createViewer(root, options) {
     if (!place && opened.getBoundingClientRect().top > 0.5 * innerHeight) opened.scrollIntoView();
   }
 
+  /** Explains why the opened head looks from a query, by default the selected token, to a key, by default the one
+      with the largest weight. */
+  function why(query = shown.model.kept ?? shown.model.tokens - 1, key = null) {
+    opens();
+    follow([{ head: shown.model.name, query, key }]);
+  }
+
+  /** Shows the last edge of a walk from one head to another, or no longer explains any. */
+  function follow(walk) {
+    change({ walk, ...(walk.length > 0 && { head: walk.at(-1).head }) });
+  }
+
   function keep(token) {
     change({ token: state.token === token ? null : token });
   }
@@ -102,7 +118,7 @@ export function createViewer(root, options) {
   const showPointed = oncePerFrame(() => {
     const { model } = painted;
     if (!model || model.labels !== shown.model?.labels) return; // the weights are on their way
-    const { token, query = token, key = token } = hovered ?? { token: shown.model.kept ?? undefined };
+    const { token, query = token, key = token } = hovered ?? shown.model.edge ?? { token: shown.model.kept ?? undefined };
     const pointed = { token, query, key };
     for (const panel of [text, map, lines]) panel.point(pointed, model);
     describe(says, model, pointed);
@@ -122,7 +138,7 @@ export function createViewer(root, options) {
       move(shown.model.index + by);
     } else if (event.key === "Escape") {
       hovered = null;
-      change({ token: null });
+      change(shown.model.edge ? { walk: [] } : { token: null });
     }
   });
 
@@ -161,6 +177,7 @@ export function createViewer(root, options) {
   function show(rendering, model) {
     const { history, step, tokens, comparison, problem } = model;
     main.hidden = false;
+    root.classList.toggle("explaining", model.edge !== null);
     main.classList.toggle("one-step", history.steps.length < 2);
     root.style.setProperty("--heads", history.heads);
     say(problem ?? (tokens < history.text_tokens ? TEXTS.shortened(tokens, history.text_tokens) : ""));
@@ -175,7 +192,7 @@ export function createViewer(root, options) {
     if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.what}`);
     for (const panel of [timeline, grid, text, predicted, metrics, examples]) panel.show(model);
     bar.show(model);
-    address.write(state);
+    if (model.edge?.key !== null) address.write(state);
     shown = { rendering, model };
     viewChanged(state);
   }
@@ -190,7 +207,7 @@ export function createViewer(root, options) {
     painted = { rendering, model: complete };
     main.classList.toggle("without-weights", !complete);
     if (!complete) return;
-    for (const panel of [grid, predicted, map, lines]) panel.paint(complete);
+    for (const panel of [grid, predicted, map, lines, reasons]) panel.paint(complete);
     write(here, onThisText(complete));
     showPointed();
     setTimeout(() => { if (isNewest()) prefetch(complete); }, REST);
@@ -221,9 +238,9 @@ export function createViewer(root, options) {
     theme = readTheme();
     if (shown.model) render();
   });
-  address.onChange((changed) => change(changed));
+  address.onChange((changed) => change({ ...changed, head: changed.head ?? state.head }));
   new ResizeObserver(oncePerFrame(() => {
-    for (const panel of [timeline, grid, predicted, map, lines]) panel.resize();
+    for (const panel of [timeline, grid, predicted, map, lines, reasons]) panel.resize();
   })).observe(root);
   return { refresh, change };
 }

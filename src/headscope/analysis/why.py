@@ -1,0 +1,233 @@
+"""Why a head looks where it looks: its scores, as sums over what queries and keys read.
+
+Shapes: N parts of the residual stream, T tokens, D head_dim, C embed_dim.
+
+A score is scale q . k. Once the scales of norms are fixed, q and k are linear in the residual
+stream, also after a rotation by position. The residual stream is a sum: the embedding, and what
+each earlier head and network adds. So a score is a sum over pairs of a part that the query reads
+and a part that the key reads (Elhage 2021, "QK circuits"). Softmax ignores a number that is added
+to all scores of a query, so scores are shown relative to their mean over the keys that it sees.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.circuits import is_linear
+from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
+from headscope.analysis.head_outputs import output_matrices, parse_head
+from headscope.errors import UserError
+from headscope.nn import AdditiveAttention, Position, StackedHeads
+
+if TYPE_CHECKING:
+    from headscope.analysis.reading import Reading
+
+LISTED = 8
+"""Number of pairs and of raised tokens that a page lists."""
+TOLERANCE = 0.02
+"""Largest error of the sum, relative to the largest score. In bfloat16, scores are rounded."""
+BIASES = "biases"
+"""The part of queries and keys that comes from biases: those of the norm and of `qkv_bias`."""
+POSITION_BIAS = "position bias"
+"""The row of a table for the number that the position encoding adds to a score."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """Where the score of a `query` and a `key` comes from, relative to the mean over the keys that
+    the query sees. Or, if `query` is None, where the differences of all scores on a text come from.
+
+    `pairs` (N, N) has a row for each of the `parts` that a query reads, and a column for each that
+    a key reads, on the CPU. With the `position_bias`, they add up to the `total`: the score, or 1
+    for all scores, where the number of a pair is its covariance with the sum, divided by the
+    variance of the sum.
+    """
+
+    head: str
+    query: int | None
+    key: int | None
+    parts: list[str]
+    pairs: Tensor
+    position_bias: float
+
+    @property
+    def total(self) -> float:
+        return float(self.pairs.sum()) + self.position_bias
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each pair, the largest number first. If the score has a position bias, this is
+        a row with the names "position bias"."""
+        name = "share" if self.query is None else "score"
+        rows = [
+            {"query_part": query_part, "key_part": key_part, name: value}
+            for query_part, row in zip(self.parts, self.pairs.tolist(), strict=True)
+            for key_part, value in zip(self.parts, row, strict=True)
+        ]
+        if self.position_bias:
+            bias = {"query_part": POSITION_BIAS, "key_part": POSITION_BIAS}
+            rows.append({**bias, name: self.position_bias})
+        return sorted(rows, key=lambda row: -abs(row[name]))
+
+
+@dataclass(frozen=True)
+class QueriesAndKeys:
+    """What a head multiplies on one text, in float64 on the CPU. `q` and `k` (N, T, D) have a row
+    for each of the `parts`, which add up to the queries and keys. `visible` (T, T) is True where a
+    query sees a key. The scores are scale q k^T + `bias`, where `bias` (T, T) is that of the
+    position encoding."""
+
+    parts: list[str]
+    q: Tensor
+    k: Tensor
+    scale: float
+    bias: Tensor
+    visible: Tensor
+
+    @property
+    def scores(self) -> Tensor:
+        return self.scale * self.q.sum(dim=0) @ self.k.sum(dim=0).mT + self.bias
+
+    def minus_mean(self, x: Tensor) -> Tensor:
+        """x (T, T) minus its mean over the keys that each query sees. Zero for other keys."""
+        seen = x.where(self.visible, 0.0)
+        mean = seen.sum(dim=-1, keepdim=True) / self.visible.sum(dim=-1, keepdim=True)
+        return (x - mean).where(self.visible, 0.0)
+
+    def divided(self, edges: Tensor) -> tuple[Tensor, float]:
+        """The sum of all scores times `edges` (T, T), as pairs (N, N) and a position bias."""
+        pairs = self.q.flatten(1) @ (edges @ self.k).flatten(1).mT
+        return self.scale * pairs, float((edges * self.bias).sum())
+
+    def why(self, head: str, query: int, key: int) -> Why:
+        """A score, relative to the mean over the keys that the query sees."""
+        edge = torch.zeros_like(self.scores)
+        edge[query, key] = 1
+        return Why(head, query, key, self.parts, *self.divided(self.minus_mean(edge)))
+
+
+@torch.no_grad()
+def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKeys:
+    """The queries and keys of a head, by parts. Raises UserError if its scores are not such sums:
+    in additive attention, or in an attention, a norm or a position encoding of the user."""
+    model, block, length = reading.model, reading.model.blocks[layer], len(reading.tokens)
+    modules: Any = (block.attention, block.attention_norm, model.position)
+    names = ", ".join(type(module).__name__ for module in modules)
+    refusal = UserError(f"the scores of this attention are not a sum over pairs of parts: {names}")
+    if isinstance(block.attention, AdditiveAttention) or not is_linear(block):
+        raise refusal
+    attention, norm, position = (deepcopy(module).cpu().double() for module in modules)
+    terms = {name: term.cpu().double() for name, term in reading.terms(layer).items()}
+    scale = norm_scale(norm, reading.residual[layer].cpu().double())
+
+    def projected(kind: int, number: int, head_norm: Any) -> Tensor:
+        matrix = attention.projections()[kind][number]  # (D, C)
+        parts = [scale * (term @ fold_norm(norm, matrix).mT) for term in terms.values()]
+        bias = torch.zeros(len(matrix)).double()
+        if getattr(norm, "bias", None) is not None:
+            bias += matrix @ norm.bias
+        if attention.qkv_bias:
+            bias += attention.projections("bias")[kind][number]
+        x = torch.stack([*parts, bias.expand_as(parts[0])])  # (N, T, D)
+        return norm_scale(head_norm, x.sum(dim=0)) * fold_into(head_norm, x)
+
+    owner = attention.stack[head] if isinstance(attention, StackedHeads) else attention
+    queries = projected(0, head, owner.q_norm)
+    keys = projected(1, head * attention.kv_heads // attention.heads, owner.k_norm)
+    q, k = (x[:, 0] for x in position.rotate(queries[:, None], keys[:, None]))
+    bias = position.bias(length, length)
+    bias = torch.zeros(length, length) if bias is None else bias[head % len(bias)]
+    visible = visible_keys(reading)
+    used = q.flatten(1).any(dim=1) | k.flatten(1).any(dim=1)
+    parts = [name for name, is_used in zip([*terms, BIASES], used, strict=True) if is_used]
+    found = QueriesAndKeys(parts, q[used], k[used], attention.scale, bias, visible)
+    error = (found.scores - reading.scores_of(layer)[0, head].cpu())[visible].abs().max()
+    if not error <= TOLERANCE * found.scores[visible].abs().max():
+        raise refusal
+    return found
+
+
+def visible_keys(reading: "Reading") -> Tensor:
+    """The mask (T, T), True where a query sees a key: earlier, and in the same document."""
+    mask = reading.model.document_mask(reading.tokens[None])
+    causal = torch.ones(len(reading.tokens), len(reading.tokens)).tril().bool()
+    return causal if mask is None else causal & mask[0, 0].cpu()
+
+
+def edge_of(
+    reading: "Reading", layer: int, head: int, query: int | None, key: int | None
+) -> tuple[int, int]:
+    """The positions of a query, by default the last one, and of a key, by default the one with the
+    largest weight. Raises UserError if there is no such position, or if the key is not visible."""
+    query = reading.position(-1 if query is None else query)
+    if key is None:
+        return query, int(reading.attention[layer, head, query].argmax())
+    key = reading.position(key)
+    if not visible_keys(reading)[query, key]:
+        raise UserError(f"key={key}: the query at {query} cannot see it; choose an earlier one")
+    return query, key
+
+
+def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Why:
+    """See `Reading.why`."""
+    layer, number = parse_head(head, reading.model)
+    if query is None and key is None:
+        found = queries_and_keys(reading, layer, number)
+        edges = found.minus_mean(found.scores)
+        edges = edges / edges.square().sum()  # the covariance with it is a share of the variance
+        return Why(head, None, None, found.parts, *found.divided(edges))
+    query, key = edge_of(reading, layer, number, query, key)
+    return queries_and_keys(reading, layer, number).why(head, query, key)
+
+
+@torch.no_grad()
+def explanation(reading: "Reading", head: str, query: int, key: int | None) -> dict[str, Any]:
+    """How a head computes the weight of `query` on `key`, and why, for a page:
+
+    - `scores` and `weights` (T,) of all keys, None where the query does not see them.
+    - `raised`: the tokens whose logits the weighted value raises most directly.
+    - `q` and `k` (D,), their `scale`, and the `position_bias` of this score.
+    - `elsewhere`: the scores of this query and key if the key stood at the query, one token back,
+      and so on, for a position encoding that rotates or has a bias.
+    - `pairs`: LISTED pairs of the sum, the largest first, and its `total`.
+
+    If the scores are not such a sum, `problem` says why, and the last three are missing. `raised`
+    is missing in an attention of the user without matrices."""
+    layer, number = parse_head(head, reading.model)
+    query, key = edge_of(reading, layer, number, query, key)
+    block, seen = reading.model.blocks[layer], visible_keys(reading)[query].tolist()
+    scores, weights = reading.scores_of(layer)[0], reading.attention[layer]
+    shown: dict[str, Any] = {"step": reading.step, "head": head, "query": query, "key": key}
+    for name, rows in (("scores", scores), ("weights", weights)):
+        values = zip(rows[number, query].tolist(), seen, strict=True)
+        shown[name] = [value if is_seen else None for value, is_seen in values]
+    if is_linear(block):
+        attention, x = block.attention, block.attention_norm(reading.residual[layer])[None]
+        q, k, v = attention.project(x, x, x)
+        value = v[0, number * attention.kv_heads // attention.heads, key]
+        written = weights[number, query, key] * (output_matrices(attention)[number] @ value)
+        pushes, tokens = reading.pushes(written, query).topk(min(LISTED, reading.model.vocab_size))
+        labels = map(reading.tokenizer.label, tokens.tolist())
+        shown["raised"] = [*zip(labels, pushes.tolist(), strict=True)]
+    try:
+        found = queries_and_keys(reading, layer, number)
+    except UserError as error:
+        return shown | {"problem": str(error)}
+    table = found.why(head, query, key).table()
+    position, shared = type(reading.model.position), number * attention.kv_heads // attention.heads
+    if position.rotate is not Position.rotate or position.bias is not Position.bias:
+        everywhere = k[:, [shared], [key]].expand_as(k[:, [shared]])
+        rotated = reading.model.position.rotate(q[:, [number]], everywhere)
+        row = attention.scale * rotated[0][0, 0, query] @ rotated[1][0, 0].mT
+        row = row.cpu().double() + found.bias[query]
+        shown["elsewhere"] = row[: query + 1].flip(0).tolist()
+    return shown | {
+        "q": found.q.sum(dim=0)[query].tolist(),
+        "k": found.k.sum(dim=0)[key].tolist(),
+        "scale": found.scale,
+        "position_bias": float(found.bias[query, key]),
+        "pairs": [list(row.values()) for row in table[:LISTED]],
+        "total": sum(row["score"] for row in table),
+    }

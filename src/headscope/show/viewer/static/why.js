@@ -1,0 +1,213 @@
+// Why a head looks from a query to a key: how the weight is computed, and which parts of both tokens make the
+// score high. A click on a part that is a head explains why this head looks where it looks, and so on.
+
+import { drawText, sizedInCss } from "./canvas.js";
+import { explainControl, make } from "./dom.js";
+import { addShare, list, signed } from "./next.js";
+import { differenceText, stepText } from "./scales.js";
+import { WHY as TEXTS } from "./texts.js";
+import { row, strongest } from "./weights.js";
+
+const KEYS = 6; // that are listed
+const PLACES = 4; // distances that are listed, besides that of the key
+const ROW = 34; // height of the bars of a vector, in pixels
+const LABEL = 74; // width of the label beside them
+
+const bold = (text) => make(null, "bdi", { class: "token-name" }, text);
+const isHead = (part) => /^L\d+H\d+$/.test(part);
+
+/** `explanationOf(model, edge)` resolves to the answer of the server, or null where there is no model. If `steps`
+    is given, `steps.list()` are the kept steps {step, name}, and `steps.why(name, edge)` explains an edge at one. */
+export function createWhy(parent, actions, explanationOf = () => null, steps = null) {
+  const section = make(parent, "section", { class: "card why-card", "aria-label": TEXTS.title, hidden: "" });
+  const trail = make(section, "nav", { class: "buttons", "aria-label": TEXTS.walk });
+  const heading = make(section, "h3");
+  const problem = make(section, "p", { class: "quiet", role: "status" });
+  const body = make(section, "div", { class: "blocks" });
+  const block = (parent, title) => {
+    const box = make(parent, "div");
+    make(box, "h4", {}, title);
+    return box;
+  };
+  const partsBox = block(body, TEXTS.parts);
+  const mostly = make(partsBox, "p", { class: "effect" });
+  const pairs = make(partsBox, "div", { class: "rows pairs" });
+  const relative = make(partsBox, "p", { class: "quiet" });
+  const moves = make(partsBox, "p");
+  const placeRows = make(partsBox, "div", { class: "rows" });
+  const since = make(partsBox, "button", { type: "button", class: "action", click: () => listSteps(current) }, TEXTS.since);
+  const byStep = make(partsBox, "p", { hidden: "" }, TEXTS.byStep);
+  const stepRows = make(partsBox, "div", { class: "rows" });
+  const calculation = make(body, "div", { class: "calculation" });
+  const scoreBox = block(calculation, TEXTS.score);
+  const multiplied = make(scoreBox, "p");
+  const canvas = make(scoreBox, "canvas", { role: "img", "aria-label": TEXTS.bars });
+  const summed = make(scoreBox, "p");
+  const weightBox = block(calculation, TEXTS.weight);
+  const softmax = make(weightBox, "p");
+  const keyRows = make(weightBox, "table", { class: "keys" });
+  const valueBox = block(calculation, TEXTS.value);
+  const moved = make(valueBox, "p");
+  const raised = make(valueBox, "div", { class: "rows" });
+  let asked = null; // the question that is asked, or that the panel answers
+  let current = null; // the model and the answer that are shown
+
+  function showTrail({ state: { walk }, labels }) {
+    trail.replaceChildren();
+    walk.forEach((edge, number) => {
+      const text = TEXTS.edge(edge.head, labels[edge.query], labels[edge.key]);
+      const last = number === walk.length - 1;
+      make(trail, "button", { type: "button", class: "action", "aria-current": last ? "step" : undefined,
+                              click: () => actions.follow(walk.slice(0, number + 1)) }, text);
+      if (!last) trail.append(" ← ");
+    });
+    make(trail, "button", { type: "button", class: "action close", click: () => actions.follow([]) }, TEXTS.close);
+  }
+
+  function draw(model, edge, answer) {
+    current = { model, edge, answer };
+    const [query, key] = [edge.query, edge.key].map((token) => model.labels[token]);
+    heading.replaceChildren(...TEXTS.why(edge.head, bold(query), bold(key)));
+    problem.textContent = answer ? answer.problem ?? "" : TEXTS.needsModel;
+    scoreBox.hidden = partsBox.hidden = !answer?.pairs;
+    valueBox.hidden = !answer?.raised;
+    if (!scoreBox.hidden) {
+      const { q, k, scale, position_bias: bias, scores } = answer;
+      const sum = q.reduce((total, value, i) => total + value * k[i], 0);
+      multiplied.replaceChildren(...TEXTS.multiplied(bold(query), bold(key), q.length));
+      drawBars(model.theme, answer);
+      summed.replaceChildren(...TEXTS.summed(differenceText(sum), scale.toFixed(3), bias && differenceText(bias),
+        differenceText(scores[edge.key])));
+    }
+    showKeys(model, edge, answer);
+    if (answer?.raised) {
+      const weight = answer.weights[edge.key].toFixed(3);
+      moved.replaceChildren(...TEXTS.moved(bold(key), weight, bold(query)));
+      list(raised, answer.raised.slice(0, 5).map(([text, value]) => ({ text, ...signed(value, answer.raised[0][1]) })));
+    }
+    if (!partsBox.hidden) showPairs(model, edge, answer);
+  }
+
+  /** The query, the key and their products as bars, one for each dimension. */
+  function drawBars(theme, { q, k }) {
+    const context = sizedInCss(canvas, canvas.clientWidth, 3 * ROW);
+    const width = (canvas.clientWidth - LABEL) / q.length;
+    const vectors = [[TEXTS.query, q, theme.looks], [TEXTS.key, k, theme.looked],
+                     [TEXTS.product, q.map((value, i) => value * k[i]), null]];
+    vectors.forEach(([label, values, colour], number) => {
+      const middle = (number + 0.5) * ROW;
+      const most = Math.max(...values.map(Math.abs)) || 1;
+      drawText(context, theme, label, 0, middle);
+      context.fillStyle = theme.rule;
+      context.fillRect(LABEL, middle, canvas.clientWidth - LABEL, 1);
+      values.forEach((value, i) => {
+        const height = (value / most) * (ROW / 2 - 3);
+        context.fillStyle = colour ?? (value > 0 ? theme.more : theme.less);
+        context.fillRect(LABEL + i * width, middle, Math.max(1, width - 1), -height);
+      });
+    });
+  }
+
+  /** The keys with the largest weights, with their scores before and their weights after softmax. */
+  function showKeys({ labels, own }, { query, key }, answer) {
+    const weights = row(own, query).map(([token, weight]) => [token, answer ? answer.weights[token] ?? 0 : weight]);
+    const seen = answer ? answer.weights.filter((weight) => weight !== null).length : query + 1;
+    softmax.replaceChildren(...TEXTS.softmax(bold(labels[query]), seen, labels.length - seen, Boolean(answer)));
+    const listed = new Set([...strongest(weights, KEYS).map(([token]) => token), key]);
+    keyRows.replaceChildren();
+    const columns = make(keyRows, "tr", { class: "quiet" });
+    for (const name of answer ? TEXTS.columns : [TEXTS.columns[0], TEXTS.columns[2]]) make(columns, "th", { scope: "col" }, name);
+    const most = Math.max(...[...listed].map((token) => Math.abs(answer?.scores[token] ?? 0))) || 1;
+    for (const [token, weight] of weights.filter(([each]) => listed.has(each))) {
+      const line = make(keyRows, "tr", { class: token === key ? "marked" : "" });
+      make(line, "th", { scope: "row", class: "token-name" }).append(make(null, "bdi", {}, labels[token]), ` ${token}`);
+      if (answer) {
+        const score = answer.scores[token];
+        addShare(make(line, "td", {}, differenceText(score)), score < 0 ? "less" : "more", Math.abs(score) / most);
+      }
+      addShare(make(line, "td", {}, weight.toFixed(3)), "looks", weight);
+    }
+  }
+
+  function showPairs({ labels }, { query, key }, { pairs: shown, total, scores, elsewhere = [] }) {
+    const seen = scores.filter((score) => score !== null);
+    const mean = seen.reduce((sum, score) => sum + score, 0) / seen.length;
+    relative.replaceChildren(...TEXTS.relative(differenceText(scores[key]), differenceText(mean), differenceText(total),
+      bold(labels[query]), bold(labels[key])));
+    mostly.replaceChildren(...TEXTS.mostly(...shown[0], bold(labels[query]), bold(labels[key])));
+    pairs.replaceChildren();
+    const ends = make(pairs, "div", { class: "row quiet" });
+    for (const words of [TEXTS.at(bold(labels[query])), [""], TEXTS.at(bold(labels[key]))]) make(ends, "span").append(...words);
+    const rest = total - shown.reduce((sum, [, , value]) => sum + value, 0);
+    for (const [ofQuery, ofKey, value] of [...shown, [TEXTS.rest, "", rest]]) {
+      const line = make(pairs, "div", { class: "row" });
+      const named = (part, token) => (isHead(part)
+        ? make(line, "button", { type: "button", class: "action", title: TEXTS.follow(part, labels[token]),
+                                 click: () => actions.follow([...current.model.state.walk, { head: part, query: token, key: null }]) }, part)
+        : explainControl(make(line, "span", {}, part), part.replace(/^L\d+ /, "")));
+      named(ofQuery, query);
+      make(line, "span", { class: "before" }, ofKey && "×");
+      named(ofKey, key);
+      const { note, share, sign } = signed(value, shown[0][2]);
+      addShare(line, sign, share);
+      make(line, "span", { class: "note" }, note);
+    }
+    moves.replaceChildren(...(elsewhere.length > 1 ? TEXTS.elsewhere(bold(labels[key])) : []));
+    const most = Math.max(...elsewhere.map(Math.abs));
+    const near = elsewhere.map((score, distance) => ({ text: TEXTS.back(distance), ...signed(score, most),
+                                                       marked: distance === query - key }));
+    list(placeRows, near.filter(({ marked }, distance) => distance < PLACES || marked));
+    stepRows.replaceChildren();
+    byStep.hidden = true;
+    since.hidden = !steps || steps.list().length < 2;
+  }
+
+  /** The largest pair of the same edge at each kept step. */
+  async function listSteps({ edge, model }) {
+    since.hidden = true;
+    byStep.hidden = false;
+    const found = [];
+    for (const { name, step } of steps.list()) {
+      const answer = await steps.why(name, edge).catch((error) => ({ problem: error.message }));
+      if (current.edge !== edge || current.model !== model) return;
+      const [ofQuery, ofKey, value] = answer.pairs?.[0] ?? [answer.problem, "", 0];
+      found.push({ before: stepText(step), text: TEXTS.pair(ofQuery, ofKey), value });
+      list(stepRows, found.map(({ value: each, ...texts }) =>
+        ({ ...texts, ...signed(each, Math.max(...found.map((other) => Math.abs(other.value)))) })));
+    }
+  }
+
+  return {
+    /** Shows the last edge of the walk. */
+    async paint(model) {
+      const { edge, history, own } = model;
+      section.hidden = !edge;
+      if (!edge) {
+        asked = null;
+        return;
+      }
+      if (edge.key === null) { // the key with the largest weight
+        const [[key] = [edge.query]] = strongest(row(own, edge.query), 1);
+        actions.follow([...model.state.walk.slice(0, -1), { ...edge, key }]);
+        return;
+      }
+      showTrail(model);
+      const question = [history, model.step.step, edge.head, edge.query, edge.key];
+      const isSame = asked?.every((each, i) => each === question[i]);
+      if (isSame) return;
+      const isOther = asked?.slice(2).join() !== question.slice(2).join();
+      asked = question;
+      section.classList.add("asking");
+      const answer = await Promise.resolve(explanationOf(model, edge)).catch(({ message }) => ({ problem: message }));
+      if (asked !== question) return;
+      section.classList.remove("asking");
+      draw(model, edge, answer?.weights ? answer : null);
+      if (answer?.problem) problem.textContent = answer.problem;
+      const { top } = section.getBoundingClientRect();
+      if (isOther && (top < 0 || top > 0.7 * innerHeight)) section.scrollIntoView();
+    },
+    resize() {
+      if (!section.hidden && current?.answer?.pairs) drawBars(current.model.theme, current.answer);
+    },
+  };
+}
