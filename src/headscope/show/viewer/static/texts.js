@@ -146,8 +146,9 @@ export const LINES = {
 
 export const WHY = {
   title: "Why it looks there",
-  walk: "The walk from head to head",
+  walk: "A step of the walk from head to head",
   close: "×",
+  closes: "Close (Esc)",
   edge: (head, query, key) => `${head}: ${query} → ${key}`,
   why: (head, query, key) => [`Why ${head} looks from “`, query, "” to “", key, "”"],
   needsModel: "This page has the weights, but not the model, which is needed to explain them: open the run with explore.",

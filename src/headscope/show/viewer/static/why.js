@@ -37,7 +37,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   const placeRows = make(partsBox, "div", { class: "rows" });
   const since = make(partsBox, "button", { type: "button", class: "action", click: () => listSteps(current) }, TEXTS.since);
   const byStep = make(partsBox, "p", { hidden: "" }, TEXTS.byStep);
-  const stepRows = make(partsBox, "div", { class: "rows" });
+  const stepRows = make(partsBox, "div", { class: "rows by-step" });
   const calculation = make(body, "div", { class: "calculation" });
   const scoreBox = block(calculation, TEXTS.score);
   const multiplied = make(scoreBox, "p");
@@ -57,11 +57,11 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     walk.forEach((edge, number) => {
       const text = TEXTS.edge(edge.head, labels[edge.query], labels[edge.key]);
       const last = number === walk.length - 1;
-      make(trail, "button", { type: "button", class: "action", "aria-current": last ? "step" : undefined,
+      make(trail, "button", { type: "button", class: "action", "aria-current": last ? "step" : undefined, title: TEXTS.walk,
                               click: () => actions.follow(walk.slice(0, number + 1)) }, text);
       if (!last) trail.append(" ← ");
     });
-    make(trail, "button", { type: "button", class: "action close", click: () => actions.follow([]) }, TEXTS.close);
+    make(trail, "button", { type: "button", class: "action close", title: TEXTS.closes, click: () => actions.follow([]) }, TEXTS.close);
   }
 
   function draw(model, edge, answer) {
