@@ -194,12 +194,12 @@ class Activations:
         following = [*self.tokens[1:length].tolist(), self._most_likely(length - 1)]
         return dict(enumerate(following))
 
-    def position(self, position: int) -> int:
+    def position(self, position: int, name: str = "position") -> int:
         """A position from 0, or from the end if negative. Raises UserError if there is none."""
         self._check_single()
         length = len(self.tokens)
         if not -length <= position < length:
-            problem = f"position={position}: the text has {length} tokens"
+            problem = f"{name}={position}: the text has {length} tokens"
             raise UserError(f"{problem}; the last one is -1")
         return position % length
 

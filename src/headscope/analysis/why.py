@@ -161,10 +161,10 @@ def edge_of(
 ) -> tuple[int, int]:
     """The positions of a query, by default the last one, and of a key, by default the one with the
     largest weight. Raises UserError if there is no such position, or if the key is not visible."""
-    query = reading.position(-1 if query is None else query)
+    query = reading.position(-1 if query is None else query, "query")
     if key is None:
         return query, int(reading.attention[layer, head, query].argmax())
-    key = reading.position(key)
+    key = reading.position(key, "key")
     if not visible_keys(reading)[query, key]:
         raise UserError(f"key={key}: the query at {query} cannot see it; choose an earlier one")
     return query, key

@@ -283,6 +283,9 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
         ("deciders", {"text": "a", "position": -2}, "position=-2"),
         ("deciders", {"text": "a", "target": 257}, "257"),
+        ("why", {"text": "ab", "head": "L0H0", "query": 2}, "query=2"),
+        ("why", {"text": "ab", "head": "L0H0", "query": 0, "key": 1}, "key=1"),
+        ("why", {"text": "ab", "head": "L2H0"}, "L2H0"),
         ("patch", {"text": "a", "other": "b", "copies": [{"head": "L0H0", "position": 1}]}, "=1"),
         ("read", {"tokens": [1], "zero": ["L0H0"] * 5_001}, "zero", "5,000"),
         ("read", {"tokens": [1], "also": [1] * 501}, "also", "500"),
@@ -402,13 +405,17 @@ def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path, size):
 # ---- Files to keep -------------------------------------------------------------------------------
 
 
+WALK = [{"head": "L1H2", "query": 5, "key": 3}]
+
+
 def exported(explorer, format, **request):
     request = {"text": TEXT, "format": format, **SWITCHES, "half": ["L1H2"], **request}
     return export(explorer, parse_request("export", request))
 
 
 def test_the_program_prints_what_the_page_shows(default, tmp_path):
-    name, _, text = exported(default, "python", target=65, position=-2, max_new_tokens=8, seed=4)
+    sampled = {"max_new_tokens": 8, "seed": 4}
+    name, _, text = exported(default, "python", target=65, position=-2, walk=WALK, **sampled)
     (tmp_path / name).write_text(text, "utf-8")
     said = subprocess.run([sys.executable, tmp_path / name], stdout=subprocess.PIPE, check=True)
     lines = said.stdout.decode().splitlines()
@@ -419,15 +426,30 @@ def test_the_program_prints_what_the_page_shows(default, tmp_path):
     loaded = loaded_of(default)
     ablate = loaded.ablate
     with ablate(["L1H0"], by="mean", text=TEXT), ablate(["L0H0"]), ablate(["L1H2"], by="half"):
-        shares = loaded.read(TEXT).attribution(-2, 65)
+        reading = loaded.read(TEXT)
+        shares, pairs = reading.attribution(-2, 65), reading.why("L1H2", 5, 3).table()
     for line, (part, share) in zip(lines[11:], shares.items(), strict=False):
         assert line.split(" ", 1)[1] == part
         close(float(line.split(" ", 1)[0]), share, 2e-5)
     sampling = {"temperature": 1.0, "max_new_tokens": 8, "seed": 4}
     written = ask(default, "write", text=TEXT, **SWITCHES, half=["L1H2"], **sampling)
     ids = [*answer["ids"], *(each["id"] for each in written)]
-    expected = loaded.tokenizer.decode(ids)
-    assert said.stdout.decode().endswith(f"\n{expected}\n")
+    expected = [
+        loaded.tokenizer.decode(ids),
+        *(" ".join(map(str, pair.values())) for pair in pairs),
+    ]
+    said_last = said.stdout.decode().rstrip("\n").rsplit("\n", len(pairs[:5]))
+    assert said_last[0].endswith(f"\n{expected[0]}")
+    close(
+        [float(line.split()[-1]) for line in said_last[1:]], [pair["score"] for pair in pairs[:5]]
+    )
+
+
+def test_the_page_keeps_the_walk(default):
+    data = Elements(exported(default, "html", walk=WALK)[2]).data
+    assert data["start"]["walk"] == WALK
+    [why] = data["runs"][0]["why"]
+    assert why == ask(default, "why", text=TEXT, **SWITCHES, half=["L1H2"], **WALK[0])
 
 
 def test_the_table_has_the_losses_and_the_likely_tokens(default):
