@@ -60,13 +60,15 @@ def snapshot(
     predictions: Predictions | None = None,
     vocabulary: Sequence[str] = (),
     exact: Sequence[int] | None = None,
+    examples: Sequence[Any] = (),
     **others: Any,
 ) -> Snapshot:
     """A snapshot. `vocabulary` has the labels of the tokens in `predictions`, and `others` replace
     what is `measured`."""
     header = measured(weights) | {"step": step, "labels": labels} | others
     shown = weights.astype(np.float32)
-    return module.snapshot(header, shown, predictions, vocabulary.__getitem__, exact)
+    made = module.snapshot(header, shown, predictions, vocabulary.__getitem__, exact)
+    return made.with_json("examples", examples) if examples else made
 
 
 def decoded(header: Mapping[str, Any], parts: Sequence[bytes | None]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ EXPLAINED = 20
 DECISIVE = 0.01
 """Without a head that decides, the probability falls at least by this."""
 MAX_BYTES = 10 * 2**20
-"""Maximum size of all snapshots in a page. Base64 adds a third to it."""
+"""Maximum size of all snapshots in a page, without the examples of heads, which add about 1 kB per
+head and step. Base64 adds a third to it."""
 
 
 def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None) -> int:

@@ -21,6 +21,7 @@ from torch import Tensor
 import headscope
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.deciders import By, Decider
+from headscope.analysis.examples import Example, find_examples
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
@@ -41,6 +42,7 @@ from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.terminal import note
 from headscope.trained.checkpoint import pick_device, read, sources
 from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
+from headscope.trained.evaluation import validation_text
 from headscope.trained.generation import generate_text, generate_tokens
 from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
 
@@ -228,6 +230,20 @@ class TrainedModel:
         """Which heads and feed-forward networks decide that `token` follows the token at `position`
         of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""
         return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
+
+    def examples(self, head: str, *, windows: int | None = None) -> list[Example]:
+        """What a head, such as "L1H2", does elsewhere: short texts of the validation split in which
+        it looks from one token at another (see `headscope.analysis.examples.find_examples`), found
+        in `validation_windows`. Raises UserError as these do, or if there is no such head."""
+        layer, number = parse_head(head, self.model)
+        windows_of_split = self.validation_windows(windows)
+        return find_examples(self.model, windows_of_split, self.tokenizer)[layer][number]
+
+    def validation_windows(self, windows: int | None = None) -> Tensor:
+        """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`,
+        by default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
+        split = validation_text(self.corpus(), self.tokenizer).tokens
+        return spread_windows(split, length=self.model.block_size, windows=windows)
 
     def why(self, head: str, text: Text, query: int | None = None, key: int | None = None) -> Why:
         """Why a head looks from one token of a text to another: see `Reading.why`. Raises UserError

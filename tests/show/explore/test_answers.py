@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -294,6 +295,26 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         with refused(*words):
             found = getattr(default, name)(parse_request(name, request))
             list(found)
+
+
+def test_examples_are_those_of_the_model_and_a_missing_text_is_a_line(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("We the people of the United States. " * 90)
+    data = {"_target_": "headscope.TextFiles", "path": str(text)}
+    kept = tmp_path / "run" / "checkpoints"
+    loaded = saved(kept, "model.layers=2", data=data)
+    copy_at_step(loaded.path, kept / "step_000010.safetensors", 10)
+    explorer = Explorer(Models(str(kept.parent), None, "cpu"))
+    found = ask(explorer, "examples", head="L1H2")
+    assert found["measured"] == "320 tokens of the validation split"
+    for each, expected in zip(found["examples"], loaded.examples("L1H2"), strict=True):
+        assert each == json.loads(json.dumps(asdict(expected)))
+    text.unlink()
+    assert ask(explorer, "examples", head="L1H2") == found
+    with refused(text.name):
+        ask(explorer, "examples", head="L1H2", model="this@10")
+    with refused("L9H9"):
+        ask(explorer, "examples", head="L9H9")
 
 
 def test_the_last_forward_passes_are_kept_and_no_more(default):

@@ -57,7 +57,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     letters = tmp_path_factory.mktemp("letters") / "checkpoints"
     sizes, tokenizer = "model.layers=2 model.block_size=32", char(["When Mary and John"])
     step = saved(tmp_path_factory.mktemp("step"), f"{sizes} model.qkv_bias=true", tokenizer)
-    saved(letters, sizes, tokenizer)
+    text = letters.parent / "text.txt"
+    text.write_text("When John and Mary " * 300)
+    data = {"_target_": "headscope.TextFiles", "path": str(text)}
+    saved(letters, sizes, tokenizer, data=data)
     copy_at_step(step.path, letters / "step_000010.safetensors", 10)
     found["letters"] = letters.parent
     tokenizer = bpe([(ROOT / "README.md").read_text("utf-8")], vocab_size=400)
@@ -426,6 +429,32 @@ def test_every_control_has_a_name_and_an_explanation(page: ExplorePage, addresse
     controls = [each for each in nodes if each.get("role", {}).get("value") in kinds]
     assert len(controls) > 40
     assert [each for each in controls if not each.get("name", {}).get("value")] == []
+
+
+def test_what_a_head_does_elsewhere_is_asked_for_on_request_and_of_all_heads_on(
+    page: ExplorePage, addresses: Any, folders: Any
+) -> None:
+    loaded = headscope.load(folders["letters"])
+    page.open(addresses["letters"], x_text=TEXT, x_zero="L0H0", v_head="L1H1")
+    sent = "performance.getEntriesByType('resource').filter(({ name }) => /v1.ex/.test(name))"
+    asked = f"return {sent}.length"
+
+    def shown() -> list[str]:
+        time.sleep(1)
+        return [each.text.replace("\n", "") for each in page.all(".example p")]
+
+    assert page.script(asked) == len(shown()) == 0
+    page.click(page.one(".elsewhere-card summary"))
+    assert shown() == ["".join(one.labels) for one in loaded.examples("L1H1")]
+    page.type(TEXT[:4])
+    assert page.script(asked) == 1
+    page.click(page.all(".grid button")[0])
+    assert shown() == ["".join(one.labels) for one in loaded.examples("L0H0")]
+    page.open(addresses["gpt2"], x_text=TEXT)
+    page.click(page.one(".elsewhere-card summary"))
+    assert shown() == []
+    assert "is unknown" in page.text(".elsewhere-card .quiet")
+    page.browser.get_log("browser")  # the server has refused it
 
 
 HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding")

@@ -4,7 +4,7 @@ files of a report."""
 import base64
 import csv
 import json
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from benchmarks.pages import glossary, meanings
 from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
+from headscope.analysis.examples import find_examples
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
@@ -109,6 +110,8 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     check_largest_weights(report, reading)
     check_predictions(report, reading)
     check_deciders(report, [loaded], reading.tokens.tolist())
+    found = find_examples(loaded.model, reading.tokens[None], loaded.tokenizer)
+    check_examples(report, [(7, one) for one in chain(*chain(*found))])
     check_ablation(heads, loaded, about["ablation"])
     patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).run(loaded)
     rows = rows_of(report / "patching.csv")
@@ -167,6 +170,14 @@ def check_deciders(report, checkpoints, text):
     found = rows_of(report / "deciders.csv")
     assert [[*row.values()][1:] for row in found] == [[*map(str, row.values())] for row in rows]
     assert [*{int(row["step"]): 0 for row in found}] == [loaded.step for loaded in checkpoints]
+
+
+def check_examples(report, found):
+    """What each head does elsewhere, at each step."""
+    columns = ("head", "kind", "weight", "moved", "window", "query", "key", "text")
+    rows = [{"step": step} | {name: getattr(one, name) for name in columns} for step, one in found]
+    expected = [{name: str(value) for name, value in row.items()} for row in rows]
+    assert rows_of(report / "examples.csv") == expected
 
 
 def check_ablation(heads, loaded, about):
@@ -241,7 +252,11 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     analyze(f"checkpoints={run}", "windows=3")
     assert as_json(run / "analysis")["step"] == 7  # the last
     shown = as_json(run / "analysis")["text"]
-    check_deciders(run / "analysis", [*map(headscope.load, moments)], shown)
+    checkpoints = [*map(headscope.load, moments)]
+    check_deciders(run / "analysis", checkpoints, shown)
+    pairs = product(checkpoints, NAMES)
+    found = [(each.step, one) for each, head in pairs for one in each.examples(head, windows=3)]
+    check_examples(run / "analysis", found)
     history = rows_of(run / "analysis" / "history.csv")
     assert len({row["entropy"] for row in history}) > 8
     alone = []

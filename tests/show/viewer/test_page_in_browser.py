@@ -419,6 +419,48 @@ def test_data_without_predictions_and_large_models_show_what_they_have(opened):
     assert not page.one(".raised").is_displayed()
 
 
+def examples_of(*changes):
+    """What a head does elsewhere, with an example for each of these changes."""
+    example = {"kind": "weight", "weight": 0.25, "moved": 2}
+    example |= {"labels": LABELS[3:7], "marked": [0, 2]}
+    return {"measured": HOSTILE, "examples": [example | change for change in changes]}
+
+
+def test_examples_of_the_opened_head_are_texts_with_query_and_key(opened):
+    first = examples_of({}, {"kind": "moved"}, {"kind": "decile", "marked": [3, 3]})
+    others = [examples_of({"weight": number}) for number in range(5)]
+    page = opened(small_run(examples=[[first, *others[:2]], others[2:]]), state="head=L0H0")
+    assert page.text(".elsewhere-card summary") == "What L0H0 does elsewhere"
+    assert f"Found in {HOSTILE}" in page.text(".elsewhere-card .quiet")
+    assert [each.text for each in page.all(".example .quiet")] == ["0.25", "2.00", "0.25"]
+    rows = [each.text.replace("\n", "") for each in page.all(".example p")]
+    assert rows == ["".join(LABELS[3:7]).strip()] * 3
+    assert [each.text for each in page.all(".example .query")] == ["", "", LABELS[6]]
+    assert [each.text for each in page.all(".example .key")] == [HOSTILE, HOSTILE, LABELS[6]]
+    assert page.all("img") == page.all(".example svg") == []
+    page.open_head(3)
+    assert [each.text for each in page.all(".example .quiet")] == ["2.00"]
+    assert not opened(small_run()).one(".elsewhere-card").is_displayed()
+
+
+DAMAGED = [
+    *(("kind", "toString"), ("weight", "1"), ("weight", None), ("moved", HOSTILE)),
+    *(("labels", texts) for texts in (["a" * 201] * 4, [1, 2, 3], ["a"] * 501, None)),
+    *(("marked", places) for places in ([0, 4], [0], [0, -1], "ab")),
+]
+
+
+def test_damaged_examples_are_one_line(opened):
+    heads = [examples_of({"kind": "moved", name: value}) for name, value in DAMAGED]
+    for first in range(0, len(heads), 6):
+        layers = [heads[first : first + 3], heads[first + 3 : first + 6]]
+        page = opened(small_run(examples=layers))
+        for head in range(6):
+            page.open_head(head)
+            assert "damaged" in page.text(".elsewhere-card .quiet")
+            assert page.all(".example") == []
+
+
 PLACES = {"labels": 3, "lens": 4, "raised": 5}  # after the thumbnails and two layers
 
 

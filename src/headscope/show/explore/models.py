@@ -12,6 +12,7 @@ from zlib import crc32
 import torch
 
 import headscope
+from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.repeats import BATCH_SIZE
 from headscope.analysis.tokens import classify_vocabulary
@@ -56,6 +57,14 @@ class OpenModel:
         repeats = repeat_probe(model, kinds, BATCH_SIZE)
         source = "texts that the model wrote"
         return measure_heads(model, written, source=source, kinds=kinds, repeats=repeats)
+
+    @cached_property
+    def examples(self) -> list[list[dict[str, Any]]]:
+        """What each head does in the validation split (see `shown_examples`). Raises UserError if
+        this text is unknown or not here."""
+        windows = self.loaded.validation_windows()
+        found = find_examples(self.loaded.model, windows, self.loaded.tokenizer)
+        return shown_examples(found, windows, "the validation split")
 
     @cached_property
     def labels(self) -> list[str]:

@@ -23,6 +23,11 @@ class Open:
 
 
 @dataclass(kw_only=True)
+class Examples(Open):
+    head: str
+
+
+@dataclass(kw_only=True)
 class Reading:
     """A text or token ids, the model that reads it, and the heads that are switched off, to their
     mean, or to half."""
@@ -112,7 +117,7 @@ class Export(Read, Write):
     against: Reading | None = None
 
 
-KINDS = (Open, Read, Write, Deciders, Why, Patch, Export)
+KINDS = (Open, Examples, Read, Write, Deciders, Why, Patch, Export)
 REQUESTS: dict[str, type] = {kind.__name__.lower(): kind for kind in KINDS}
 
 

@@ -21,7 +21,7 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
 from headscope.show.explore.models import Models, OpenModel
-from headscope.show.explore.protocol import VERSION, Open, Read, Reading, Sampling
+from headscope.show.explore.protocol import VERSION, Examples, Open, Read, Reading, Sampling
 from headscope.show.viewer.snapshot import snapshot
 from headscope.trained import TrainedModel
 from headscope.trained.generation import check_sampling
@@ -103,6 +103,13 @@ class Reader:
         """The models that the page offers, and the description of one of them."""
         chosen = self.models.get(request.model)
         return {"protocol": VERSION, "models": self.models.listed, **chosen.describe()}
+
+    def examples(self, request: Examples) -> dict[str, Any]:
+        """What a head does elsewhere, with all heads on. Raises UserError if there is no such head,
+        or if the validation split of the model is not here."""
+        chosen = self.models.get(request.model)
+        layer, head = parse_head(request.head[:80], chosen.loaded.model)
+        return chosen.examples[layer][head]
 
     @torch.no_grad()
     def read(self, request: Read) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
     """The server. With a `token`, requests to the protocol need it in the header Authorization."""
     worker = Worker()
     answers: dict[str, Callable[[Any], dict[str, Any]]]
-    answers = {name: getattr(explorer, name) for name in ("open", "read", "why", "patch")}
+    names = ("open", "examples", "read", "why", "patch")
+    answers = {name: getattr(explorer, name) for name in names}
     streams: dict[str, Callable[[Any], Iterator[dict[str, Any]]]]
     streams = {"write": explorer.write, "deciders": explorer.deciders}
 

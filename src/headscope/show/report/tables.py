@@ -6,7 +6,8 @@ Shapes: L layers, H heads per layer, N = L H, T tokens.
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from dataclasses import asdict
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
 from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
+from headscope.analysis.examples import Example
 from headscope.analysis.head_statistics import HeadStatistics, visible_in
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.metrics import counted_queries, visible_keys
@@ -84,7 +86,7 @@ def summary(
         "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
         "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
-            "similarity.csv": report.source,
+            **dict.fromkeys(["similarity.csv", "examples.csv"], report.source),
             **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv"], page),
             "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",
@@ -146,6 +148,12 @@ def history_rows(history: Sequence[tuple[int, HeadStatistics]]) -> Rows:
         for step, statistics in history
         for row in with_uniform(head_rows(statistics), statistics)
     ]
+
+
+def example_rows(step: int, found: list[list[list[Example]]]) -> Rows:
+    """One row per example of what a head does, with the query and the key marked in its text."""
+    rows = [{"step": step, **asdict(one), "text": one.text} for one in chain(*chain(*found))]
+    return [{name: row[name] for name in row if name not in ("labels", "marked")} for row in rows]
 
 
 def matrix_rows(matrix: Tensor, names: Sequence[str]) -> Rows:

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from headscope.analysis import pictures
+from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
@@ -29,7 +30,7 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 
 REPORT_FILE = re.compile(
     r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|deciders"
-    r"|history|patching)\.csv"
+    r"|examples|history|patching)\.csv"
     r"|heads\.json|attention\.html"
     r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history)\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
@@ -83,12 +84,16 @@ def write_report(
     ablated = result.metrics if result else {}
     shown = shown_tokens(reading, len(by_step))
     text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
-    snapshots, losses, deciders = {}, [], []
+    snapshots, losses, deciders, examples = {}, [], [], []
     for step, (stored, of_step) in track(sorted(by_step.items())):
         at_step, more = reading, ablated
         if stored is not loaded:
             at_step, more = stored.read(reading.tokens.tolist()), {}
-        snapshots[step] = at_step.snapshot(of_step, shown, more_metrics=more)
+        found = find_examples(stored.model, report.windows, stored.tokenizer)
+        elsewhere = shown_examples(found, report.windows, report.source)
+        made = at_step.snapshot(of_step, shown, more_metrics=more)
+        snapshots[step] = made.with_json("examples", elsewhere)
+        examples += tables.example_rows(step, found)
         losses.append(at_step.loss(shown))
         deciders += [{"step": step, **row} for row in stored.deciders(text, token=expected)]
     rows = tables.head_rows(statistics, ablated)
@@ -96,6 +101,7 @@ def write_report(
     texts = tables.tables_of(report, statistics, shown)
     texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
     texts["deciders.csv"] = tables.csv_text(deciders)
+    texts["examples.csv"] = tables.csv_text(examples)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
     own = [row for row in deciders if row["step"] == loaded.step]
     texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, own)

@@ -15,6 +15,7 @@ are, in this order:
   have indices of this list, uint16 if it has at most 65,536 entries, otherwise uint32.
 - `lens`: `positions` (N,), and the other arrays of `Predictions` but `raised`.
 - `raised`, one part per layer, if they were computed: `tokens` and `pushes` (H, N, P).
+- `examples`, one part per layer, in reports: `text`, JSON of `analysis.examples.shown_examples`.
 
 In many heads, the first token gets nearly all weight. The viewer can take the first token out and
 show the `share` of each other key: its weight divided by the sum of the weights on all keys but the
@@ -83,6 +84,16 @@ class Snapshot:
     def blobs(self) -> list[bytes]:
         """The header as JSON, and the parts."""
         return [compact_json(self.header).encode(), *filter(None, self.parts)]
+
+    def with_json(self, name: str, layers: Sequence[Any]) -> "Snapshot":
+        """This snapshot with one more kind of parts: the `text` of plain data, for each layer. The
+        header has one size for all, so spaces fill the shorter texts."""
+        texts = [compact_json(layer).encode() for layer in layers]
+        longest = max(map(len, texts))
+        parts = [{"text": np.frombuffer(text.ljust(longest), "u1")} for text in texts]
+        kind = {"name": name, "count": len(parts), "arrays": _described(parts[0])}
+        header = self.header | {"parts": [*self.header["parts"], kind]}
+        return Snapshot(header, [*self.parts, *map(_packed, parts)])
 
 
 def snapshot(

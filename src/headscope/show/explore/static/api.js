@@ -20,6 +20,7 @@ const json = async (...request) => (await post(...request)).json();
 
 export const api = {
   open: (model) => json("open", { model }),
+  examples: (request) => json("examples", request),
   read: (request, signal) => json("read", request, signal),
   patch: (request, signal) => json("patch", request, signal),
   why: (request) => json("why", request),

@@ -22,6 +22,7 @@ const viewAddress = createAddress(window, "v.", {
   toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
 const abouts = new Map(); // promises of the descriptions of models
+const examples = {}; // promises of what heads do elsewhere
 let state = address.read();
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
@@ -54,7 +55,7 @@ const store = createStore({
 });
 const viewer = createViewer(document.body, {
   store, title: TEXTS.title, place: left, address: viewAddress, viewChanged,
-  others: { options, chosen: comparedWith, choose }, opens: () => { chosen = true; },
+  others: { options, chosen: comparedWith, choose }, opens: () => { chosen = true; }, elsewhere,
   explanationOf: ({ state: { run } }, edge) => api.why({ ...readings().find(({ name }) => name === run).request, ...edge }),
   steps: { list: () => keptSteps(main.about), why: (model, edge) => api.why({ ...main.request, model, ...edge }) },
 });
@@ -111,6 +112,11 @@ function describe(model) {
     abouts.set(model, asked);
   }
   return abouts.get(model);
+}
+
+/** What a head does elsewhere, which is asked for once. */
+function elsewhere({ name: head }, model = main.about.name) {
+  return examples[`${model} ${head}`] ??= api.examples({ model, head });
 }
 
 /** The layer of a head such as L0H2, or null. */

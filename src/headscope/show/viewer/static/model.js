@@ -174,16 +174,22 @@ async function predictionsOf(store, history, index, opened, token) {
 
 /** The labels of tokens, from their JSON list. */
 function textsOf(part) {
-  let texts;
+  const texts = jsonOf(part);
+  if (!areLabels(texts)) throw damaged(DATA.labelsNotTexts);
+  return texts;
+}
+
+/** The value of a part that has a JSON text. */
+export function jsonOf(part) {
   try {
-    texts = JSON.parse(new TextDecoder().decode(part?.text?.data));
+    return JSON.parse(new TextDecoder().decode(part?.text?.data));
   } catch {
     throw damaged(DATA.labelsNotJson);
   }
-  const valid = (text) => typeof text === "string" && text.length <= MAX_LABEL;
-  if (!Array.isArray(texts) || !texts.every(valid)) throw damaged(DATA.labelsNotTexts);
-  return texts;
 }
+
+export const areLabels = (texts) => Array.isArray(texts)
+  && texts.every((text) => typeof text === "string" && text.length <= MAX_LABEL);
 
 function textOf(texts, token) {
   if (token >= texts.length) throw damaged(DATA.unknownTokens);

@@ -194,6 +194,21 @@ export const METRICS = {
   all: "All metrics",
 };
 
+export const ELSEWHERE = {
+  title: (head) => `What ${head} does elsewhere`,
+  working: "working …",
+  measured: (texts) => `Found in ${texts}, among the strongest keys of all queries that see enough keys. The framed `
+    + "token looks at the coloured one. A stronger colour is a larger weight.",
+  kinds: {
+    weight: ["Strongest by weight", "The largest attention weights of this head, in different windows."],
+    moved: ["Strongest by what it moves", "The number is the size (norm) of what moves along this edge: the weight "
+      + "times the head's value of the key, after the output projection. A large weight on a small value moves little."],
+    decile: ["One of each tenth of the queries", "All queries, sorted by the weight on their strongest key, are cut into "
+      + "ten equal parts. The middle one of each part, the strongest part first, shows what the head does ordinarily."],
+  },
+  notExamples: "its examples have another form",
+};
+
 export const NEXT = {
   title: "What the model predicts",
   steps: "Over the steps",

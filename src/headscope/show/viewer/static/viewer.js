@@ -2,6 +2,7 @@
 
 import { createBar } from "./bar.js";
 import { createTooltip, explain, make, oncePerFrame, write } from "./dom.js";
+import { createElsewhere } from "./elsewhere.js";
 import { WORDS } from "./glossary.js";
 import { createGrid } from "./grid.js";
 import { createHelp } from "./help.js";
@@ -24,11 +25,11 @@ const REST = 100; // ms without an action until the neighbours of the cursor are
 
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown in
     `place` if it is given, and `others` can be compared too (see `createBar`). `explanationOf` and `steps` explain
-    edges (see `createWhy`). Calls `viewChanged` with each state that is shown, and `opens` before a person opens a
-    head. Returns {refresh, change}: both change entries of the state, and `refresh` also fetches the runs and the
-    histories again. */
+    edges (see `createWhy`), and `elsewhere` finds what a head does in other texts (see `createElsewhere`). Calls
+    `viewChanged` with each state that is shown, and `opens` before a person opens a head. Returns {refresh, change}:
+    both change entries of the state, and `refresh` also fetches the runs and the histories again. */
 export function createViewer(root, options) {
-  const { store, address, title, place, others, explanationOf, steps } = options;
+  const { store, address, title, place, others, explanationOf, steps, elsewhere } = options;
   const { viewChanged = () => {}, opens = () => {} } = options;
   let state = { ...EMPTY, ...address.read() };
   let runs = [];
@@ -67,6 +68,7 @@ export function createViewer(root, options) {
   const map = createMap(panels, actions);
   const lines = createLines(panels, actions);
   const metrics = createMetrics(panels);
+  const examples = createElsewhere(panels, store, elsewhere);
   createTooltip(root);
 
   // ---- Actions -----------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ export function createViewer(root, options) {
     const losses = [model.loss, model.without].filter(Boolean).map((loss) => ` · ${loss}`);
     make(moment, "span", { class: "loss" }, losses.join(""));
     if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.what}`);
-    for (const panel of [timeline, grid, text, predicted, metrics]) panel.show(model);
+    for (const panel of [timeline, grid, text, predicted, metrics, examples]) panel.show(model);
     bar.show(model);
     if (model.edge?.key !== null) address.write(state);
     shown = { rendering, model };
