@@ -127,7 +127,8 @@ def queries_and_keys(reading: "Activations", layer: int, head: int) -> QueriesAn
 
     def projected(kind: int, number: int, head_norm: Any) -> Tensor:
         matrix = attention.projections()[kind][number]  # (D, C)
-        parts = [scale * (term @ fold_norm(norm, matrix).mT) for term in terms.values()]
+        folded = fold_norm(norm, matrix)
+        parts = [scale * (term @ folded.mT) for term in terms.values()]
         bias = torch.zeros(len(matrix)).double()
         if getattr(norm, "bias", None) is not None:
             bias += matrix @ norm.bias
