@@ -109,6 +109,7 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     check_largest_weights(report, reading)
     check_predictions(report, reading)
     check_deciders(report, [loaded], reading.tokens.tolist())
+    check_reads(report, [loaded], reading.tokens.tolist())
     check_ablation(heads, loaded, about["ablation"])
     patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).run(loaded)
     rows = rows_of(report / "patching.csv")
@@ -167,6 +168,27 @@ def check_deciders(report, checkpoints, text):
     found = rows_of(report / "deciders.csv")
     assert [[*row.values()][1:] for row in found] == [[*map(str, row.values())] for row in rows]
     assert [*{int(row["step"]): 0 for row in found}] == [loaded.step for loaded in checkpoints]
+
+
+def check_reads(report, checkpoints, text):
+    """The pairs of parts with the largest shares in the scores of each head, at every step."""
+    rows = [
+        [str(loaded.step), head, *map(str, row.values())]
+        for loaded in checkpoints
+        for head in NAMES
+        for row in loaded.why(head, text).table()[:5]
+    ]
+    assert [[*row.values()] for row in rows_of(report / "reads.csv")] == rows
+
+
+@pytest.mark.parametrize("words", [["text=W"], ["checkpoint=additive.safetensors"]])
+def test_without_scores_that_are_sums_and_differ_the_report_does_not_say_what_heads_read(
+    analyze, words
+):
+    saved, _ = content(configuration("model/attention=additive"))
+    save(saved, "additive.safetensors")
+    analyze("text=We the", *words, "output_dir=report")
+    assert not [*Path("report").glob("reads.*")]
 
 
 def check_ablation(heads, loaded, about):
@@ -242,6 +264,7 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     assert as_json(run / "analysis")["step"] == 7  # the last
     shown = as_json(run / "analysis")["text"]
     check_deciders(run / "analysis", [*map(headscope.load, moments)], shown)
+    check_reads(run / "analysis", [*map(headscope.load, moments)], shown)
     history = rows_of(run / "analysis" / "history.csv")
     assert len({row["entropy"] for row in history}) > 8
     alone = []
