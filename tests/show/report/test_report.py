@@ -22,6 +22,7 @@ from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
+from headscope.show.report.write import shares
 from headscope.trained.evaluation import validation_text
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
@@ -179,6 +180,13 @@ def check_reads(report, checkpoints, text):
         for row in loaded.why(head, text).table()[:5]
     ]
     assert [[*row.values()] for row in rows_of(report / "reads.csv")] == rows
+    last = checkpoints[-1].why(NAMES[-1], text)
+    figure = shares({head: checkpoints[-1].why(head, text) for head in NAMES})
+    for panel, side in zip(figure.axes, ("query_part", "key_part"), strict=False):  # and a bar
+        drawn = zip(panel.get_xticklabels(), panel.images[0].get_array()[-1], strict=True)
+        for label, share in drawn:
+            shown = [row["share"] for row in last.table() if row[side] == label.get_text()]
+            assert share == pytest.approx(sum(shown), abs=1e-5)
 
 
 @pytest.mark.parametrize("words", [["text=W"], ["checkpoint=additive.safetensors"]])
