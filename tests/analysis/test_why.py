@@ -92,24 +92,21 @@ def test_every_pair_is_what_attention_computes_from_it(reading):
                 of_query = shares[:, query, keys]
                 edges.append(of_query - of_query.mean(dim=-1, keepdim=True))
                 found = reading.why(f"L{layer}H{head}", query, keys[place])
-                assert values_of(found, names) == close_to(edges[-1][:, place])
+                check(found, names, edges[-1][:, place])
             every = torch.cat(edges, dim=1).numpy()
             total = every.sum(axis=0)
             covariances = np.array([np.cov(each, total)[0, 1] for each in every])
             found = reading.why(f"L{layer}H{head}")
-            assert values_of(found, names) == close_to(covariances / total.var(ddof=1))
+            check(found, names, covariances / total.var(ddof=1))
             assert found.total == pytest.approx(1)
 
 
-def values_of(why, names):
-    """The numbers in the table, for each pair of names. Parts that are left out have none."""
+def check(why, names, expected):
+    """The table has these numbers, for each pair of names. Parts that are left out have none."""
     values = {(first, second): value for first, second, value in map(dict.values, why.table())}
     assert values.keys() <= {*names}
-    return [values.get(pair, 0.0) for pair in names]
-
-
-def close_to(values):
-    return pytest.approx(values.tolist(), abs=1e-5)
+    found = [values.get(pair, 0.0) for pair in names]
+    assert found == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 @torch.no_grad()
@@ -137,24 +134,24 @@ def test_pairs_add_up_to_the_scores_and_values_to_what_the_head_writes(reading, 
 
 TOKEN, BEFORE = slice(VOCAB), slice(VOCAB, 2 * VOCAB)
 """The token and the token before it in the residual stream of a circuit."""
-CIRCUITS = {
-    # what queries and keys of layer 1 read, a head, and the pair that comes first
-    "previous-token": (TOKEN, BEFORE, "L0H0", ["positions", "positions"]),
-    "K-composition": (TOKEN, BEFORE, "L1H0", ["embedding", "L0H0"]),
-    "same-token": (TOKEN, TOKEN, "L1H0", ["embedding", "embedding"]),
-    "Q-composition": (BEFORE, TOKEN, "L1H0", ["L0H0", "embedding"]),
-}
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", CIRCUITS)
-def test_the_pair_of_a_circuit_built_by_hand_comes_first(name):
-    by_query, by_key, head, pair = CIRCUITS[name]
+@pytest.mark.parametrize(
+    ("by_query", "by_key", "head", "pair"),
+    [
+        pytest.param(TOKEN, BEFORE, "L0H0", ["positions", "positions"], id="previous-token"),
+        pytest.param(TOKEN, BEFORE, "L1H0", ["embedding", "L0H0"], id="K-composition"),
+        pytest.param(TOKEN, TOKEN, "L1H0", ["embedding", "embedding"], id="same-token"),
+        pytest.param(BEFORE, TOKEN, "L1H0", ["L0H0", "embedding"], id="Q-composition"),
+    ],
+)
+def test_the_pair_of_a_circuit_built_by_hand_comes_first(by_query, by_key, head, pair):
     model = induction_circuit()
     query, key, _ = model.blocks[1].attention.qkv.weight[:, : 2 * VOCAB].chunk(3)
-    for matrix, part, size in ((query, by_query, 100), (key, by_key, 1)):
+    for matrix, part in ((query, by_query), (key, by_key)):
         matrix.zero_()
-        matrix[:VOCAB, part] = size * torch.eye(VOCAB)
+        matrix[:VOCAB, part] = 10 * torch.eye(VOCAB)
     reading = Reading(model, torch.arange(9).repeat(2), byte([]))
     for why in (reading.why(head, 15), reading.why(head)):
         *first, value = why.table()[0].values()
@@ -199,7 +196,7 @@ def test_what_a_head_does_not_see_is_refused(gpt2, tmp_path):
         ("L2H0", lambda: gpt2.why("L2H0", TEXT)),
         ("key=5", lambda: gpt2.why("L0H0", TEXT, query=4, key=5)),
         ("key=1", lambda: documents.why("L0H0", TEXT, key=1)),
-        ("position=8", lambda: gpt2.why("L0H0", TEXT, query=8)),
+        ("has 8 tokens", lambda: gpt2.why("L0H0", TEXT, query=8)),
         ("several texts", lambda: gpt2.read([TEXT, TEXT]).why("L0H0")),
         ("longer text", lambda: gpt2.why("L0H0", TEXT[:1])),
     ]:
