@@ -104,6 +104,19 @@ analysis/deciders.py
 - attended + new_fed
 + attended
 > analysis/test_what_heads_write.py::test_a_decider_is_a_part_that_is_switched_off
+analysis/why.py
+# each part of a query has its own scale of QK norm
+- norm_scale(head_norm, x.sum(dim=0))
++ norm_scale(head_norm, x)
+> analysis/test_why.py::test_every_pair_is_what_attention_computes_from_it
+# the biases of the norm are forgotten
+- bias += matrix @ norm.bias
++ pass
+> analysis/test_why.py::test_every_pair_is_what_attention_computes_from_it
+# scores are relative to keys of other documents too
+- return causal if mask is None else causal & mask[0, 0].cpu()
++ return causal
+> analysis/test_why.py::test_every_pair_is_what_attention_computes_from_it
 analysis/circuits.py
 # Q-composition reads with the keys
 - ways = {"q": (later.key, later.query), "k": (later.query, later.key)}

@@ -43,13 +43,12 @@ def inputs_of(parts, model, tokens):
     return [*found, last]
 
 
-def normalized(model, x, part):
-    """The share of `part` in the final norm of x, by its formula. Both (C,)."""
-    norm, eps = model.norm, getattr(model.norm, "eps", 0)
+def normalized(norm, x, part):
+    """The share of `part` in `norm` of x, by its formula and without its bias. Both (..., C)."""
     if isinstance(norm, nn.LayerNorm):
-        part = (part - part.mean()) / (((x - x.mean()) ** 2).mean() + eps).sqrt()
-    elif isinstance(norm, nn.RMSNorm):
-        part = part / ((x**2).mean() + eps).sqrt()
+        part, x = (each - each.mean(dim=-1, keepdim=True) for each in (part, x))
+    if not isinstance(norm, nn.Identity):
+        part = part / ((x**2).mean(dim=-1, keepdim=True) + norm.eps).sqrt()
     return part if getattr(norm, "weight", None) is None else part * norm.weight
 
 
@@ -234,7 +233,7 @@ def test_the_shares_of_a_logit_add_up_to_it(loaded):
         parts |= {f"L{n} attention bias": reading.rest[n, 3] for n in range(2)}
     parts["embedding"] = model.embedding.weight[reading.tokens[3]] * model.embedding_scale
     expected = {
-        name: float(normalized(model, x, part) @ model.head.weight[7])
+        name: float(normalized(model.norm, x, part) @ model.head.weight[7])
         for name, part in parts.items()
     }
     assert {name: shares[name] for name in expected} == pytest.approx(expected, abs=1e-4)
@@ -244,7 +243,7 @@ def test_the_shares_of_a_logit_add_up_to_it(loaded):
 def pushes_of(model, reading, layer, head, position):
     """The pushes (V,) of a head on all tokens, by the formula of the norm."""
     part = reading.heads[layer, head, position]
-    effect = model.head.weight @ normalized(model, reading.residual[-1, position], part)
+    effect = model.head.weight @ normalized(model.norm, reading.residual[-1, position], part)
     return effect - effect.mean()
 
 

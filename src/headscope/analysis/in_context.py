@@ -25,6 +25,8 @@ def in_context_score(model: GPT, windows: Tensor, answers: Answers | None = None
     """
     length = windows.size(1) - 1
     losses, counted, size = torch.zeros(length), torch.zeros(length), length // 10
+    if not size:
+        return torch.nan
     with evaluating(model):
         for batch in windows.to(model.device).split(BATCH):
             inputs = batch[:, :-1]

@@ -29,6 +29,8 @@ LISTED = 8
 """Number of pairs and of raised tokens that a page lists."""
 TOLERANCE = 0.02
 """Largest error of the sum, relative to the largest score. In bfloat16, scores are rounded."""
+EQUAL = 1e-6
+"""Scores with smaller differences, relative to the largest score, differ by rounding only."""
 BIASES = "biases"
 """The part of queries and keys that comes from biases: those of the norm and of `qkv_bias`."""
 POSITION_BIAS = "position bias"
@@ -124,7 +126,8 @@ def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKey
 
     def projected(kind: int, number: int, head_norm: Any) -> Tensor:
         matrix = attention.projections()[kind][number]  # (D, C)
-        parts = [scale * (term @ fold_norm(norm, matrix).mT) for term in terms.values()]
+        folded = fold_norm(norm, matrix)
+        parts = [scale * (term @ folded.mT) for term in terms.values()]
         bias = torch.zeros(len(matrix)).double()
         if getattr(norm, "bias", None) is not None:
             bias += matrix @ norm.bias
@@ -138,13 +141,15 @@ def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKey
     keys = projected(1, head * attention.kv_heads // attention.heads, owner.k_norm)
     q, k = (x[:, 0] for x in position.rotate(queries[:, None], keys[:, None]))
     bias = position.bias(length, length)
-    bias = torch.zeros(length, length) if bias is None else bias[head % len(bias)]
+    bias = torch.zeros(length, length) if bias is None else bias[head % len(bias)].detach()
     visible = visible_keys(reading)
     used = q.flatten(1).any(dim=1) | k.flatten(1).any(dim=1)
     parts = [name for name, is_used in zip([*terms, BIASES], used, strict=True) if is_used]
     found = QueriesAndKeys(parts, q[used], k[used], attention.scale, bias, visible)
     error = (found.scores - reading.scores_of(layer)[0, head].cpu())[visible].abs().max()
-    if not error <= TOLERANCE * found.scores[visible].abs().max():
+    expected = found.scores.where(visible, -torch.inf).softmax(dim=-1)
+    hidden = (reading.attention[layer, head].cpu() == 0) & (expected > 1e-6)
+    if hidden.any() or not error <= TOLERANCE * found.scores[visible].abs().max():
         raise refusal
     return found
 
@@ -176,6 +181,8 @@ def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Wh
     if query is None and key is None:
         found = queries_and_keys(reading, layer, number)
         edges = found.minus_mean(found.scores)
+        if edges.abs().max() <= EQUAL * found.scores[found.visible].abs().max():
+            raise UserError(f"{head} has equal scores for all keys of a query: read a longer text")
         edges = edges / edges.square().sum()  # the covariance with it is a share of the variance
         return Why(head, None, None, found.parts, *found.divided(edges))
     query, key = edge_of(reading, layer, number, query, key)
@@ -208,7 +215,8 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
         q, k, v = attention.project(x, x, x)
         value = v[0, number * attention.kv_heads // attention.heads, key]
         written = weights[number, query, key] * (output_matrices(attention)[number] @ value)
-        pushes, tokens = reading.pushes(written, query).topk(min(LISTED, reading.model.vocab_size))
+        every = reading.pushes(written, query)
+        pushes, tokens = every.topk(min(LISTED, len(every)))
         labels = map(reading.tokenizer.label, tokens.tolist())
         shown["raised"] = [*zip(labels, pushes.tolist(), strict=True)]
     try:

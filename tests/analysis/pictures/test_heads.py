@@ -19,6 +19,7 @@ from headscope.analysis.pictures import (
     changes_of_heads,
     heatmaps_of,
     history,
+    parts_of_heads,
     patching_of_heads,
     position_picture,
     similarity_matrix,
@@ -109,6 +110,19 @@ def test_similarities_are_drawn_as_given_between_fixed_ends():
         assert_images(figure, [similarity])
         [panel] = images(figure)
         assert panel.images[0].get_clim() == (low, 1)
+        assert [label.get_text() for label in panel.get_yticklabels()] == NAMES
+
+
+def test_what_heads_read_is_drawn_as_given_with_a_column_for_each_part():
+    shares = values_of(2, 6, 4) - 0.5
+    shares[:, :3, 2:] = torch.nan
+    parts = ["embedding", "L0H0", "L0 feed-forward", "position bias"]
+    figure = parts_of_heads(dict(zip("qk", shares, strict=True)), NAMES, parts, title="", label="")
+    assert_images(figure, shares)
+    for panel in images(figure):
+        low, high = panel.images[0].get_clim()
+        assert low == -high
+        assert [label.get_text() for label in panel.get_xticklabels()] == parts
         assert [label.get_text() for label in panel.get_yticklabels()] == NAMES
 
 

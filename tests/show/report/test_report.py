@@ -23,6 +23,7 @@ from headscope.analysis.examples import find_examples
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
+from headscope.show.report.write import shares
 from headscope.trained.evaluation import validation_text
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
@@ -112,6 +113,7 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     check_deciders(report, [loaded], reading.tokens.tolist())
     found = find_examples(loaded.model, reading.tokens[None], loaded.tokenizer)
     check_examples(report, [(7, one) for one in chain(*chain(*found))])
+    check_reads(report, [loaded], reading.tokens.tolist())
     check_ablation(heads, loaded, about["ablation"])
     patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).run(loaded)
     rows = rows_of(report / "patching.csv")
@@ -178,6 +180,34 @@ def check_examples(report, found):
     rows = [{"step": step} | {name: getattr(one, name) for name in columns} for step, one in found]
     expected = [{name: str(value) for name, value in row.items()} for row in rows]
     assert rows_of(report / "examples.csv") == expected
+
+
+def check_reads(report, checkpoints, text):
+    """The pairs of parts with the largest shares in the scores of each head, at every step."""
+    rows = [
+        [str(loaded.step), head, *map(str, row.values())]
+        for loaded in checkpoints
+        for head in NAMES
+        for row in loaded.why(head, text).table()[:5]
+    ]
+    assert [[*row.values()] for row in rows_of(report / "reads.csv")] == rows
+    last = checkpoints[-1].why(NAMES[-1], text)
+    figure = shares({head: checkpoints[-1].why(head, text) for head in NAMES})
+    for panel, side in zip(figure.axes, ("query_part", "key_part"), strict=False):  # and a bar
+        drawn = zip(panel.get_xticklabels(), panel.images[0].get_array()[-1], strict=True)
+        for label, share in drawn:
+            shown = [row["share"] for row in last.table() if row[side] == label.get_text()]
+            assert share == pytest.approx(sum(shown), abs=1e-5)
+
+
+@pytest.mark.parametrize("words", [["text=W"], ["checkpoint=additive.safetensors"]])
+def test_without_scores_that_are_sums_and_differ_the_report_does_not_say_what_heads_read(
+    analyze, words
+):
+    saved, _ = content(configuration("model/attention=additive"))
+    save(saved, "additive.safetensors")
+    analyze("text=We the", *words, "output_dir=report")
+    assert not [*Path("report").glob("reads.*")]
 
 
 def check_ablation(heads, loaded, about):
@@ -257,6 +287,7 @@ def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     pairs = product(checkpoints, NAMES)
     found = [(each.step, one) for each, head in pairs for one in each.examples(head, windows=3)]
     check_examples(run / "analysis", found)
+    check_reads(run / "analysis", checkpoints, shown)
     history = rows_of(run / "analysis" / "history.csv")
     assert len({row["entropy"] for row in history}) > 8
     alone = []

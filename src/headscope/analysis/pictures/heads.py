@@ -71,6 +71,7 @@ def draw_maps(
     if tokens <= FEW:
         width, height = max(37, 260 // tokens), max(20, 150 // tokens)
     sheet = Sheet(count, columns, width * tokens, height * tokens, title)
+    labels = [*map(picture_label, labels)]
     future = np.triu(np.ones((tokens, tokens), dtype=bool), 1) & causal
     shown = np.where(future, np.nan, maps)
     scale = scale or Normalize(*limits(shown, diverging=True))
@@ -98,7 +99,7 @@ def name_cells(axis: XAxis | YAxis, labels: Sequence[str], cell: float, width: f
     size = min(TEXT, max(7.5, cell - 1))
     every = math.ceil((size + 0.5) / cell)
     texts, angles = [], []
-    for text in map(picture_label, labels[::every]):
+    for text in labels[::every]:
         upright = width > 0 or reads_down(text)
         characters = split_characters(text)
         codes = ([*char] if char.startswith("U+") else [char] for char in characters)
@@ -227,11 +228,37 @@ def similarity_matrix(similarity: Tensor, names: Texts, *, title: str, label: st
     image = sheet.heatmap(panel, label, cells, scale)
     if count <= 16:
         sheet.write(image, numbers(cells), cell)
-    for number, (before, name) in enumerate(pairwise(names)):
-        if before.partition("H")[0] != name.partition("H")[0]:
-            for line in (panel.axvline, panel.axhline):
-                line(number + 0.5, color="black" if scale.vmin else "#e0e0e0", linewidth=1.2)
+    for end in layer_ends(names):
+        for line in (panel.axvline, panel.axhline):
+            line(end, color="black" if scale.vmin else "#e0e0e0", linewidth=1.2)
     sheet.bar(image)
+    return sheet.finish()
+
+
+def layer_ends(names: Texts) -> list[float]:
+    """Between which rows of heads with `names` one layer ends and the next one begins."""
+    layers = [name.partition("H")[0] for name in names]
+    return [row + 0.5 for row, (one, next_one) in enumerate(pairwise(layers)) if one != next_one]
+
+
+def parts_of_heads(
+    panels: Mapping[str, Tensor], heads: Texts, parts: Texts, *, title: str, label: str
+) -> Figure:
+    """Draw tables (N, P) beside each other, with a row for each of the `heads`, a column for each
+    of the `parts` of the residual stream, and one diverging colour scale. NaN is blank."""
+    cells = {name: array(values) for name, values in panels.items()}
+    scale = Normalize(*limits(np.stack([*cells.values()]), diverging=True))
+    height, width = (max(4, min(30, 560 // len(names))) for names in (heads, parts))
+    sheet = Sheet(len(cells), len(cells), width * len(parts), height * len(heads), title)
+    for panel, (name, values) in zip(sheet.panels, cells.items(), strict=True):
+        name_cells(panel.xaxis, parts, width, 0)
+        name_cells(panel.yaxis, heads, height, math.inf)
+        image = sheet.heatmap(panel, name, values, scale)
+        if len(parts) <= 16:
+            sheet.write(image, np.where(np.isnan(values), "", numbers(values, "z.2f")), width)
+        for end in layer_ends(heads):
+            panel.axhline(end, color="black", linewidth=1.2)
+    sheet.bar(image, label)
     return sheet.finish()
 
 

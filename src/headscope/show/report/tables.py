@@ -6,6 +6,7 @@ Shapes: L layers, H heads per layer, N = L H, T tokens.
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, product
 from typing import Any
@@ -23,12 +24,16 @@ from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import REPEAT_METRICS
+from headscope.analysis.why import Why
+from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.show.report.inputs import VALIDATION, AblationResult, ReportInput
 from headscope.show.viewer.snapshot import Predictions
 
 Rows = list[dict[str, Any]]
 PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
+PAGE_TABLES = ("jensen_shannon.csv", "lens.csv", "pushes.csv", "reads.csv")
+READ = 5  # pairs of parts for each head
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
 
@@ -87,7 +92,7 @@ def summary(
         "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
             **dict.fromkeys(["similarity.csv", "examples.csv"], report.source),
-            **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv"], page),
+            **dict.fromkeys(PAGE_TABLES, page),
             "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",
         },
@@ -236,6 +241,22 @@ def composition_rows(model: GPT) -> Rows:
         for late, head, early, other in product(*map(range, (layers, heads) * 2))
         if early < late
     ]
+
+
+def reads_of(reading: Reading) -> dict[str, Why]:
+    """For each head, which pairs of parts make its scores differ on this text (see `Reading.why`).
+    Heads are left out if their scores are not a sum over pairs, or do not differ."""
+    layers, heads = reading.attention.shape[:2]
+    reads = {}
+    for name in (f"L{layer}H{head}" for layer, head in np.ndindex(layers, heads)):
+        with suppress(UserError):
+            reads[name] = reading.why(name)
+    return reads
+
+
+def read_rows(reads: Mapping[str, Why]) -> Rows:
+    """The READ pairs of each head with the largest shares."""
+    return [{"head": head, **row} for head, why in reads.items() for row in why.table()[:READ]]
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """Writes the report on the heads of a checkpoint: tables, pictures and an HTML page."""
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from headscope.analysis.metrics import colour_scales
 from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
+from headscope.analysis.why import POSITION_BIAS, Why
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.report import tables
@@ -30,9 +32,9 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 
 REPORT_FILE = re.compile(
     r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|deciders"
-    r"|examples|history|patching)\.csv"
+    r"|examples|history|patching|reads)\.csv"
     r"|heads\.json|attention\.html"
-    r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history)\.(png|svg)"
+    r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history|reads)\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
 )
 """The names of all files that a report can contain."""
@@ -84,7 +86,7 @@ def write_report(
     ablated = result.metrics if result else {}
     shown = shown_tokens(reading, len(by_step))
     text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
-    snapshots, losses, deciders, examples = {}, [], [], []
+    snapshots, losses, deciders, examples, reads = {}, [], [], [], {}
     for step, (stored, of_step) in track(sorted(by_step.items())):
         at_step, more = reading, ablated
         if stored is not loaded:
@@ -95,13 +97,18 @@ def write_report(
         snapshots[step] = made.with_json("examples", elsewhere)
         examples += tables.example_rows(step, found)
         losses.append(at_step.loss(shown))
-        deciders += [{"step": step, **row} for row in stored.deciders(text, token=expected)]
+        of_page = stored.read(text)
+        deciders += [{"step": step, **row} for row in of_page.deciders(token=expected)]
+        reads[step] = tables.reads_of(of_page)
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
     texts = tables.tables_of(report, statistics, shown)
     texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
     texts["deciders.csv"] = tables.csv_text(deciders)
     texts["examples.csv"] = tables.csv_text(examples)
+    pairs = [{"step": step, **row} for step in reads for row in tables.read_rows(reads[step])]
+    if pairs:
+        texts["reads.csv"] = tables.csv_text(pairs)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
     own = [row for row in deciders if row["step"] == loaded.step]
     texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, own)
@@ -125,7 +132,8 @@ def write_report(
     for name, data in contents.items():
         with replacing(folder / name, size=len(data)) as stream:
             stream.write(data)
-    for name, picture in track(pictures_of(reading, statistics, result, patching, over_steps)):
+    drawn = pictures_of(reading, statistics, result, patching, over_steps, reads[loaded.step])
+    for name, picture in track(drawn):
         files += [f"{name}.png", f"{name}.svg"]
         list_files([*files, *old_files])
         for form in ("png", "svg"):
@@ -160,6 +168,7 @@ def pictures_of(
     ablation: AblationResult | None,
     patching: tuple[PatchTexts, PatchingResult] | None,
     history: Sequence[tuple[int, HeadStatistics]],
+    reads: Mapping[str, Why],
 ) -> Iterator[tuple[str, Figure]]:
     """All pictures of a report, each with its file name without extension."""
     for layer, weights in enumerate(reading.attention):
@@ -179,6 +188,8 @@ def pictures_of(
         yield "position", position
     if history:
         yield "history", lines(history)
+    if reads:
+        yield "reads", shares(reads)
 
 
 def changes(result: AblationResult) -> Figure:
@@ -214,3 +225,23 @@ def lines(history: Sequence[tuple[int, HeadStatistics]]) -> Figure:
     }
     steps = [step for step, _ in history]
     return pictures.history(steps, values, title="Metrics of all heads during training")
+
+
+def shares(reads: Mapping[str, Why]) -> Figure:
+    # The last heads read most parts.
+    parts = [*dict.fromkeys(part for why in reversed([*reads.values()]) for part in why.parts)]
+    if any(why.position_bias for why in reads.values()):
+        parts.append(POSITION_BIAS)
+    panels = {}
+    sides = ("of the query, the token that looks", "of the key, the token it looks at")
+    for axis, side in enumerate(sides):
+        rows = [
+            dict(zip(why.parts, why.pairs.sum(dim=1 - axis).tolist(), strict=True))
+            | {POSITION_BIAS: why.position_bias}
+            for why in reads.values()
+        ]
+        cells = [[row.get(part, math.nan) for part in parts] for row in rows]
+        panels[f"parts {side}"] = torch.tensor(cells)
+    title = "What each head reads to decide where to look (below 0: a part works against it)"
+    label = "share of the differences between scores"
+    return pictures.parts_of_heads(panels, [*reads], parts, title=title, label=label)
