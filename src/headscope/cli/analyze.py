@@ -143,9 +143,8 @@ def select(
 
 
 def checkpoint_files(paths: Iterable[str]) -> list[Path]:
-    """The checkpoint files for all `paths`. A path may be a checkpoint file, a run folder, or the
-    `checkpoints` folder of a run. A folder stands for all its kept steps, `step_*.safetensors`.
-    Raises UserError if there is none."""
+    """The checkpoint files for all `paths`. A run folder, or its folder `checkpoints`, stands for
+    all its kept steps. Raises UserError if there is none."""
     files: list[Path] = []
     for name in paths:
         path = Path(name)

@@ -1,5 +1,4 @@
-"""Measures the quality, size and speed of the runs of a comparison, and shows the results. All
-choices have the same other settings and the same seeds."""
+"""Measures the quality, size and speed of the runs of a comparison, and shows the results."""
 
 import json
 import statistics
@@ -87,8 +86,8 @@ def check_same_text(runs: Sequence[SweepRun]) -> None:
 
 
 def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
-    """The model size, the bits per byte of each seed, and the mean over the seeds. If there are
-    several seeds, also the sample standard deviation. `runs` are the runs of one choice."""
+    """The model size, and the bits per byte of the runs of one choice: of each seed, their mean,
+    and if there are several, their sample standard deviation."""
     bits = {run.settings["seed"]: run.summary["val_bits_per_byte"] for run in runs}
     model = trained.load(runs[0].last).model
     return {
@@ -130,11 +129,9 @@ def bits_per_byte_at_lengths(
 def measure_speed(
     runs: Mapping[str, SweepRun], folder: Path, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds per training step, and sampled tokens per second, as medians over `rounds`
-    rounds. A training step uses one batch and no compilation. `runs` is one run of each choice.
-
-    Each round times all choices, so that a change in the machine's speed affects all choices alike.
-    """
+    """Milliseconds per training step, without compilation, and sampled tokens per second, as
+    medians over `rounds` rounds. `runs` is one run of each choice. Each round times all choices, so
+    that a change in the machine's speed affects all choices alike."""
     device = checkpoint.pick_device("auto")
     conditions = [list(runs), rounds, device_name(device), torch.__version__]
 
@@ -167,9 +164,7 @@ def speed_of(run: SweepRun) -> dict[str, float]:
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
-    """A chart of the bits per byte of each choice, with the first choice at the top. If all choices
-    were timed, a second panel shows the time of a training step. See `report_choices` for `rows`.
-    """
+    """A chart of the bits per byte of each choice, and if all were timed, of the time of a step."""
     timed = all("step_ms" in row for row in rows)
     figure = Figure(figsize=(10 if timed else 6.5, 1.4 + 0.36 * len(rows)), layout="constrained")
     panels = figure.subplots(1, 2 if timed else 1, squeeze=False, sharey=True)[0]
@@ -198,8 +193,7 @@ def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> Figure:
-    """A chart of bits per byte at the context lengths that a choice supports, for one seed. Each
-    choice has one line. See `report_choices` for `rows`."""
+    """A chart with a line for each choice: bits per byte at the context lengths it supports."""
     figure = Figure(figsize=(8.5, 5), layout="constrained")
     panel = figure.subplots()
     lines: list[Line2D] = []

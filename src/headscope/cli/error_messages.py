@@ -39,12 +39,8 @@ command, and the output of `pip list`: https://github.com/headscope/headscope/is
 
 @contextmanager
 def exit_on_error(full_error: bool) -> Iterator[None]:
-    """Ends the process if the code inside the `with` block raises an error.
-
-    An error that the user can fix is printed in one line, and the exit code is 1. With
-    `full_error`, such an error is raised again instead. Any other error is a bug: the traceback is
-    printed, followed by instructions for reporting the bug.
-    """
+    """Inside the `with` block, an error is printed and ends the process with exit code 1. With
+    `full_error`, an error that the user can fix is raised again instead."""
     try:
         yield
     except BrokenPipeError:

@@ -25,12 +25,11 @@ from headscope.config.parts import Part
 from headscope.conversion import proof
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.model_card import model_card
-from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual
 from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
-from headscope.files import json_text, replacing, write_atomically
+from headscope.files import json_text, new_folder, replacing, write_atomically
 from headscope.trained import TrainedModel
 
 OWN_CLASS = "HeadscopeForCausalLM"

@@ -19,8 +19,6 @@ from headscope.nn import GPT
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint.file import is_finite
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-
 HUB_FILES = [
     *("config.json", "generation_config.json", "model*.safetensors", "model*.index.json"),
     *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt", "vocab.txt"),
@@ -40,18 +38,15 @@ def folder_of(source: str) -> Path:
     path = Path(source)
     if path.is_dir():
         return path
-    if path.exists() or path.is_symlink() or not HUB_NAME.fullmatch(source) or ".." in source:
-        advice = "name the folder of a Hugging Face model, a model on the hub, or a checkpoint of"
-        raise UserError(f"source={source} is not a folder: {advice} nanoGPT, which ends in .pt")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(source, allow_patterns=HUB_FILES))
     # OSError: no network, or no such model. ValueError: not a name, or nothing in the cache.
     except (OSError, ValueError) as error:
-        problem = f"source={source} is not a folder here, and could not be downloaded from the hub"
+        problem = f"source={source} is not a folder here or a .pt file of nanoGPT, and could not be"
         reason = f"({type(error).__name__}): {first_line(error)[:200]}"
-        raise UserError(f"{problem} {reason}") from error
+        raise UserError(f"{problem} downloaded from the hub {reason}") from error
 
 
 def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:

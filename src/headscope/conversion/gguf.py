@@ -16,11 +16,11 @@ from torch import Tensor
 
 from headscope.config.parts import Part
 from headscope.conversion.classes import INSTEAD, divide, name_of, part, sizes, table
-from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class, standard_form, words
 from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
+from headscope.files import new_folder
 from headscope.terminal import printable
 from headscope.trained import TrainedModel
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from headscope.config.parse import parse
 from headscope.config.parts import CONF, Part
 from headscope.config.training import TrainConfig
-from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
+from headscope.files import new_folder
 from headscope.nn import GPT
 from headscope.trained import TrainedModel, checkpoint
 

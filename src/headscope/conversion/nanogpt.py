@@ -16,12 +16,11 @@ from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2, INSTEAD, Unfit, part, table
 from headscope.conversion.imported import check_block_size, imported
-from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import CharTokenizer, Tokenizer, char, gpt2, with_vocab_size
 from headscope.errors import UserError
-from headscope.files import replacing
+from headscope.files import new_folder, replacing
 from headscope.nn import GPT
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint import build_model
@@ -120,9 +119,12 @@ def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, in
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         args, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
         stored = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
-        args, step = args | {"vocab_size": int(args["vocab_size"])}, max(0, int(step))
+        args |= {key: int(args[key]) for key in ("vocab_size", "block_size")}
+        step = max(0, int(step))
     except Exception as error:  # a malformed file can raise almost any exception
         raise UserError(f"{path} is not a checkpoint of nanoGPT, or is damaged") from error
+    check_block_size(block_size, args["block_size"])
+    args["block_size"] = block_size or args["block_size"]
     try:
         if len(stored) < len(state):
             raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
@@ -133,16 +135,11 @@ def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, in
             for name, weight in stored.items()
             if not name.endswith(".attn.bias")  # causal masks, stored without fused attention
         }
+        if block_size and (table := "position.table.weight") in weights:
+            weights[table] = weights[table][:block_size]
         load_weights(gpt, weights)
     except UserError as error:
         raise UserError(f"{path} is not a checkpoint of nanoGPT: {error}") from None
-    check_block_size(block_size, gpt.block_size)
-    if block_size:
-        table = "position.table.weight"
-        weights[table] = weights[table][:block_size]
-        args["block_size"] = block_size
-        gpt = NanoGPT().build(args)
-        gpt.load_state_dict(weights)
     return gpt, NanoGPT().config(args), step
 
 

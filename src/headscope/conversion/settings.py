@@ -47,18 +47,13 @@ class Settings:
         return ", ".join(f"{key}={short(self.raw[key])}" for key in unread[:6])
 
 
-def require_transformers(key: str) -> None:
-    """Raises UserError if transformers, which `key` needs, is not installed."""
-    if find_spec("transformers") is None:
-        advice = "pip install 'headscope[huggingface]'"
-        raise UserError(f"{key} needs the package transformers: {advice}")
-
-
 @contextmanager
 def quiet_transformers(key: str) -> Iterator[None]:
     """Inside the `with` block, transformers prints no warnings and no progress bars. Raises
     UserError if transformers, which `key` needs, is not installed."""
-    require_transformers(key)
+    if find_spec("transformers") is None:
+        advice = "pip install 'headscope[huggingface]'"
+        raise UserError(f"{key} needs the package transformers: {advice}")
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
