@@ -83,6 +83,4 @@ def detach_closed_terminal() -> None:
         with suppress(OSError):
             is_device = stat.S_ISCHR(os.fstat(stream).st_mode)  # a terminal, or /dev/null
             if is_device and not os.isatty(stream):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream)
-                os.close(null)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

@@ -25,7 +25,6 @@ from headscope.trained.generation import generate_tokens
 from headscope.training.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
-EVALUATION_BATCH = 16
 
 
 def report_choices(
@@ -80,9 +79,8 @@ def check_same_text(runs: Sequence[SweepRun]) -> None:
         entry = checkpoint.read(run.last).data
         text = json.dumps([entry["config"][key] for key in ("data", "tokenizer")], sort_keys=True)
         if stores.setdefault(text, entry["store"]) != entry["store"]:
-            problem = f"{run.folder} was trained on another text than the runs before it"
-            advice = "start a new comparison with another name="
-            raise UserError(f"{problem}: a file of the text has changed; {advice}")
+            problem = f"{run.folder} was trained on another text, because a file has changed"
+            raise UserError(f"{problem}: start a new comparison with another name=")
 
 
 def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def bits_per_byte_at_lengths(
     def measure() -> dict[str, float]:
         loaded = trained.load(run.last, device="auto")
         text = validation_text(loaded.corpus(), loaded.tokenizer)
-        sizes: Any = {"batch_size": EVALUATION_BATCH, "block_sizes": block_sizes}
+        sizes: Any = {"batch_size": 16, "block_sizes": block_sizes}
         losses = evaluate_lengths(loaded, text, **sizes)
         lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in losses}
         values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())

@@ -16,7 +16,7 @@ def convert(
     block_size: int | None,
     checkpoint: str | None,
     to: Literal["huggingface", "nanogpt", "safetensors", "gguf"] | None,
-    output: str | None,
+    output: str,
 ) -> None:
     """Converts one model and prints what was written."""
     from headscope.conversion.convert import FORMATS, import_model
@@ -24,17 +24,12 @@ def convert(
     from headscope.trained.checkpoint import find
 
     if (source is None) == (to is None):
-        raise UserError(
-            "name one of the two: source= (a model of another tool to convert to a checkpoint), or "
-            "to= (the format to convert a checkpoint to)"
-        )
+        raise UserError("give source=, a model of another tool, or to=, a format for a checkpoint")
     way = "source" if source else "to"
     unused = {"checkpoint": checkpoint} if source else {"text": text, "block_size": block_size}
     for key, value in unused.items():
         if value is not None:
             raise UserError(f"{key}={value} has no effect with {way}=: leave it out")
-    if output is None:
-        raise UserError("output= is missing: name the folder to write, such as output=outputs/gpt2")
     folder = Path(output)
     if folder.exists() or folder.is_symlink():
         raise UserError(f"output={output} already exists: name a new folder")

@@ -98,11 +98,9 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
-    """The fields of the architecture `name`: GGUFWriter has a method add_<key> for each key.
-
-    The tokens are in the byte-level alphabet of GPT-2. llama.cpp needs a token for each row of the
-    embedding, so rows without a token get an unused one.
-    """
+    """The fields of the architecture `name`: GGUFWriter has a method add_<key> for each key. The
+    tokens are in the byte-level alphabet of GPT-2. llama.cpp needs one for each row of the
+    embedding, so rows without a token get an unused one."""
     import gguf
 
     gpt, model = loaded.model, loaded.config.model

@@ -27,17 +27,13 @@ from headscope.trained.checkpoint import build_model
 from headscope.trained.checkpoint.file import is_finite
 from headscope.trained.checkpoint.loading import WithoutInitialization, load_weights
 
-GPT2_SIZES = (50257, 50304)
-"""GPT-2's number of tokens, and the next multiple of 64, to which nanoGPT pads the embedding."""
-
 COMPILED = "_orig_mod."
 """The prefix that torch.compile adds to the names of weights."""
 
 
 class NanoGPT(GPT2):
     """nanoGPT's model: GPT-2 with exact GELU, all biases or none, and linear layers that are not
-    transposed. Its entries are nanoGPT's `model_args`. `build` returns a model of ours: tests
-    compare it with GPT-2 of transformers, and with nanoGPT itself."""
+    transposed. Its entries are nanoGPT's `model_args`. `build` returns a model of ours."""
 
     name = "nanoGPT"
     keys = table("layers=n_layer heads=n_head embed_dim=n_embd block_size=block_size")
@@ -78,13 +74,9 @@ class NanoGPT(GPT2):
 
 
 def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -> TrainedModel:
-    """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode.
-
-    `text` is the file that a model of characters was trained on: the tokens are its characters.
-    Without it, the model must have GPT-2's tokens. For `block_size`, see `read_model`.
-
-    Raises UserError as `read_model` does, or if the characters do not fit the model.
-    """
+    """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode. `text` is the file that
+    a model of characters was trained on: the tokens are its characters. Without it, the model must
+    have GPT-2's tokens. Raises UserError as `read_model` does, or if the tokens do not fit."""
     gpt, model, step = read_model(path, block_size)
     tokenizer = tokenizer_of(gpt.vocab_size, path, text)
     return imported(path, gpt, model, tokenizer, name=path.stem, text=text, step=step)
@@ -92,26 +84,24 @@ def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -
 
 def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
     if text is None:
-        if vocab_size in GPT2_SIZES:
+        if vocab_size in (50257, 50304):  # GPT-2's, which nanoGPT pads to a multiple of 64
             return with_vocab_size(gpt2([]), vocab_size)
         problem = f"{path} has {vocab_size} tokens, which are not GPT-2's"
         advice = "the file that the model was trained on, whose characters are its tokens"
         raise UserError(f"{problem}: give text=, {advice}")
     alphabet = char(text_chunks(text)).state()["alphabet"]
     if len(alphabet) != vocab_size:
-        problem = f"text={text} has {len(alphabet)} different characters"
-        advice = "name the text that the model was trained on, or if headscope exported the model,"
-        advice += " use the run that it came from"
-        raise UserError(f"{problem}, but {path} has {vocab_size} tokens: {advice}")
+        problem = (
+            f"text={text} has {len(alphabet)} different characters, not {vocab_size} as {path}"
+        )
+        advice = "name the text that the model was trained on, or use the run that it came from"
+        raise UserError(f"{problem}: {advice}")
     return CharTokenizer(alphabet, special_tokens=False)
 
 
 def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, int]:
     """The model, its configuration and the training step of a nanoGPT checkpoint. `block_size`
-    shortens the context length. No code in the file is run.
-
-    Raises UserError if the file is damaged or not a nanoGPT checkpoint.
-    """
+    shortens the context length. No code in the file is run. Raises UserError if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip():  # torch.load does not verify the checksums
