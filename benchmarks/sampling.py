@@ -49,10 +49,8 @@ def measure(request: Request, rounds: Positive, small: Case, large: Case) -> Res
     Raises RuntimeError when two ways sample different texts in float32.
     """
     if large.prompt + large.tokens > large.block_size:
-        raise UserError(
-            f"suite.large.prompt={large.prompt} and suite.large.tokens={large.tokens} are more "
-            f"than suite.large.block_size={large.block_size}, where {THEIRS} stops"
-        )
+        given = f"suite.large.prompt={large.prompt} and suite.large.tokens={large.tokens}"
+        raise UserError(f"{given} must be at most suite.large.block_size={large.block_size}")
     groups: dict[str, list[dict[str, Any]]] = {}
     for case, ways_of in ((small, small_ways), (large, large_ways)):
         torch.manual_seed(1)

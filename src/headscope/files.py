@@ -46,9 +46,11 @@ def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
     ends, the file is moved to `path`. If the block raises an exception, it is removed. So `path` is
     always the complete old file or the complete new file, also after a power cut.
 
-    Raises UserError when the file cannot be written. The message shows `size`, in bytes, if given.
+    Raises UserError when the file cannot be written. If the disk is full, the message has `size`,
+    the expected size in bytes, and how much space is free.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path.parent, prefix=SCRATCH, ignore_cleanup_errors=True) as at:
             new = Path(at, path.name)
             yield new
@@ -60,7 +62,11 @@ def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
-        raise UserError(cannot_write(path, cause, size=size)) from error
+        reason = f"{path} could not be written: {cause.strerror or cause}"
+        if cause.errno in FULL:
+            needed = f"it needs at least {size:,} bytes, and " if size else ""
+            reason += f"; {needed}{shutil.disk_usage(path.parent).free:,} bytes are free there"
+        raise UserError(reason) from error
 
 
 @contextmanager
@@ -69,10 +75,6 @@ def new_folder(path: Path) -> Iterator[Path]:
     removed when the next folder of that name is written."""
     if path.exists() or path.is_symlink():
         raise UserError(f"output={path} already exists: name a new folder")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(cannot_write(path, error)) from error
     for left in path.parent.glob(f"{SCRATCH}*/{glob.escape(path.name)}/"):
         with suppress(OSError, Timeout), FileLock(left.with_name(LOCK), timeout=0):
             shutil.rmtree(left.parent, ignore_errors=True)
@@ -93,17 +95,6 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def cannot_write(path: Path, error: OSError, *, size: int = 0) -> str:
-    """One line that says why `path` could not be written. If the disk is full, the line also says
-    how much space is needed and how much is free."""
-    reason = f"{path} could not be written: {error.strerror or error}"
-    if error.errno not in FULL:
-        return reason
-    free = shutil.disk_usage(path.parent).free
-    needed = f"it needs at least {size:,} bytes, and " if size else ""
-    return f"{reason}; {needed}{free:,} bytes are free there"
 
 
 def read_json(path: Path) -> Any:
