@@ -16,7 +16,7 @@ def convert(
     block_size: int | None,
     checkpoint: str | None,
     to: Literal["huggingface", "nanogpt", "safetensors", "gguf"] | None,
-    output: str,
+    output: str | None,
 ) -> None:
     """Converts one model and prints what was written."""
     from headscope.conversion.convert import FORMATS, import_model
@@ -30,6 +30,8 @@ def convert(
     for key, value in unused.items():
         if value is not None:
             raise UserError(f"{key}={value} has no effect with {way}=: leave it out")
+    if output is None:
+        raise UserError("output= is missing: name the folder to write, such as output=outputs/gpt2")
     folder = Path(output)
     if folder.exists() or folder.is_symlink():
         raise UserError(f"output={output} already exists: name a new folder")

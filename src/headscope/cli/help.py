@@ -92,7 +92,7 @@ def sections_of(
         (group, chosen.get(group)): [] for group in ["", *groups]
     }
     dotted = {group.replace("/", "."): group for group in groups}
-    values = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    values = OmegaConf.create({key: composed[key] for key in composed if key != "hydra"})
     for name, value in nested(OmegaConf.to_container(values, resolve=True)):
         if name not in dotted and (value != {} or name in comments):
             group = max((each for each in dotted if name.startswith(f"{each}.")), default="")
