@@ -29,8 +29,9 @@ LOCK = ".lock"
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces the content of a file by `text`, in UTF-8. Raises UserError as `new_file` does."""
-    with replacing(path) as file:
-        file.write(text.encode())
+    content = text.encode()
+    with replacing(path, size=len(content)) as file:
+        file.write(content)
 
 
 @contextmanager
@@ -41,16 +42,18 @@ def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
+def new_file(path: Path, *, size: int = 0, parents: bool = False) -> Iterator[Path]:
     """The path of a file to write, in a temporary folder next to `path`. When the `with` block
     ends, the file is moved to `path`. If the block raises an exception, it is removed. So `path` is
-    always the complete old file or the complete new file, also after a power cut.
+    always the complete old file or the complete new file, also after a power cut. With `parents`,
+    the folders above it are made.
 
     Raises UserError when the file cannot be written. If the disk is full, the message has `size`,
     the expected size in bytes, and how much space is free.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path.parent, prefix=SCRATCH, ignore_cleanup_errors=True) as at:
             new = Path(at, path.name)
             yield new
@@ -78,7 +81,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     for left in path.parent.glob(f"{SCRATCH}*/{glob.escape(path.name)}/"):
         with suppress(OSError, Timeout), FileLock(left.with_name(LOCK), timeout=0):
             shutil.rmtree(left.parent, ignore_errors=True)
-    with new_file(path) as new, FileLock(new.with_name(LOCK)):
+    with new_file(path, parents=True) as new, FileLock(new.with_name(LOCK)):
         new.mkdir()
         yield new
         for file in new.rglob("*"):

@@ -68,7 +68,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) ->
     checksums = {name: checksum(name, tensor) for name, tensor in unique.items()}
     text = json.dumps({**data, "checksums": checksums, "tied": tied}, allow_nan=False)
     metadata = {METADATA: f"{zlib.crc32(text.encode()):08x}{text}"}
-    with new_file(path, size=sum(tensor.nbytes for tensor in unique.values())) as file:
+    size = sum(tensor.nbytes for tensor in unique.values())
+    with new_file(path, size=size, parents=True) as file:
         file.touch()
         mode = file.stat().st_mode
         try:
