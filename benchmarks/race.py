@@ -112,10 +112,8 @@ def trainings(
     words = [word for word in request.words if word.startswith(SHARED)]
     other = request.compose("train", [*words, f"experiment={against or 'null'}"])
     if run.data != other.data:
-        raise UserError(
-            f"{name} and {other_name} train on different texts, so their losses cannot be "
-            "compared: give both the same, as data=..."
-        )
+        problem = f"{name} and {other_name} train on different texts, so losses cannot be compared"
+        raise UserError(f"{problem}: give both the same, as data=...")
     key, unit = "loss", "nats per token"
     if run.tokenizer != other.tokenizer:
         key, unit = "bits_per_byte", "bits per byte"
@@ -156,11 +154,8 @@ def train_nanogpt(
     checkout: Path, config: TrainConfig, key: str, seed: int
 ) -> tuple[int, list[Mark]]:
     """Train nanoGPT on the tokens and for the steps of `config`, with a single `Mark`, at the
-    last step.
-
-    headscope computes the loss from the last checkpoint. nanoGPT always uses its own seed, so
-    `seed` has no effect. Raises UserError when train.py fails.
-    """
+    last step: headscope computes the loss. nanoGPT always uses its own seed, so `seed` has no
+    effect. Raises UserError when train.py fails."""
     steps = config.trainer.max_steps
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -200,8 +195,6 @@ def training_seconds(log: str, steps: int) -> float:
     the mean of the others counts for it. Raises UserError when a time is missing."""
     times = [float(time) for time in re.findall(r"^iter \d+: .*time ([\d.]+)ms", log, re.M)]
     if len(times) < steps:
-        raise UserError(
-            f"suite.nanogpt: the log of train.py does not have the times of {steps} iterations: "
-            "this version of nanoGPT is not supported"
-        )
+        problem = f"suite.nanogpt: the log of train.py lacks the times of {steps} iterations"
+        raise UserError(f"{problem}: this version of nanoGPT is not supported")
     return statistics.fmean(times[1:steps] or times) * steps / 1e3

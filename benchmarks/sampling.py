@@ -15,7 +15,6 @@ from headscope.config.parse import Positive
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2
 from headscope.conversion.proof import converted
-from headscope.conversion.settings import require_transformers
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.precision import in_precision
@@ -49,12 +48,9 @@ def measure(request: Request, rounds: Positive, small: Case, large: Case) -> Res
 
     Raises RuntimeError when two ways sample different texts in float32.
     """
-    require_transformers("suite=sampling")
     if large.prompt + large.tokens > large.block_size:
-        raise UserError(
-            f"suite.large.prompt={large.prompt} and suite.large.tokens={large.tokens} are more "
-            f"than suite.large.block_size={large.block_size}, where {THEIRS} stops"
-        )
+        given = f"suite.large.prompt={large.prompt} and suite.large.tokens={large.tokens}"
+        raise UserError(f"{given} must be at most suite.large.block_size={large.block_size}")
     groups: dict[str, list[dict[str, Any]]] = {}
     for case, ways_of in ((small, small_ways), (large, large_ways)):
         torch.manual_seed(1)

@@ -32,10 +32,8 @@ def measure(request: Request, rounds: Positive, steps: Positive, warmup_steps: P
     """
     config = deepcopy(request.run)
     if config.model.dropout:
-        raise UserError(
-            f"model.dropout={config.model.dropout} draws different numbers on each side, so losses "
-            "could not show that the work is the same: suite=training takes model.dropout=0"
-        )
+        problem = f"model.dropout={config.model.dropout} draws different numbers on each side"
+        raise UserError(f"{problem}, so losses cannot be compared: use model.dropout=0")
     # The last round needs one more step, because a round ends only when the next step begins.
     config.trainer.max_steps = warmup_steps + rounds * steps + 1
     config.trainer.accumulate = 1

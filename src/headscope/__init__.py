@@ -89,15 +89,13 @@ def load(
 ) -> "TrainedModel":
     """Loads a model with its tokenizer.
 
-    `path` is a checkpoint file, a run folder, or the folder of a Hugging Face model, which the
-    package transformers opens. From a run folder, best.safetensors is loaded. If `path` is None,
-    the newest finished run in outputs/ is loaded. `parts` are the Python files or modules that
-    define the model's own parts, if it has any; code that only a checkpoint names is never
-    executed.
+    `path` is a checkpoint file, a run folder (its best.safetensors), or the folder of a Hugging
+    Face model, which the package transformers opens. By default, it is the newest finished run in
+    outputs/. `parts` are the Python files or modules that define the model's own parts, if it has
+    any; code that only a checkpoint names is never executed.
 
-    Raises UserError if no checkpoint is found, if the file is not a headscope checkpoint, if parts,
-    transformers or the device are missing, or if headscope does not compute the same logits as the
-    Hugging Face model.
+    Raises UserError if there is no checkpoint of headscope, if parts, transformers or the device
+    are missing, or if headscope does not compute the same logits as the Hugging Face model.
     """
     from headscope import trained
     from headscope.config.own_parts import load_parts

@@ -1,5 +1,4 @@
-"""The error type for mistakes of the user. This module imports nothing of headscope, so every other
-module can import it."""
+"""The error type for mistakes of the user, and texts of errors."""
 
 import json
 import reprlib
@@ -61,8 +60,7 @@ def library_errors(problem: str) -> Iterator[None]:
 
 
 def short(value: Any) -> str:
-    """The text of a value, shortened to one line for a message. The value may be of any size and
-    depth."""
+    """The text of a value of any size and depth, shortened to one line for a message."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     plain = isinstance(value, str) and len(value) < 80 and value.isprintable()

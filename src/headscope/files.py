@@ -1,17 +1,19 @@
 """Writes files atomically, and reads JSON files that may be damaged or malicious."""
 
 import errno
+import glob
 import json
 import math
 import os
 import shutil
-import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from headscope.errors import UserError
 
@@ -21,14 +23,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SCRATCH = ".writing-"
 """The beginning of the names of temporary folders. A process that is killed leaves one."""
 
-MAX_JSON_BYTES = 2**25
-"""Maximum size of a JSON file, because parsing can need 20 times the file's size as memory. The
-largest JSON file that headscope writes is a tokenizer: the tokenizer of GPT-2 needs one MB."""
+LOCK = ".lock"
+"""A temporary folder with this file is in use as long as a process holds the lock."""
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the content of the file `path` by `text`, in UTF-8. Raises UserError if the file
-    cannot be written."""
+    """Replaces the content of a file by `text`, in UTF-8. Raises UserError as `new_file` does."""
     content = text.encode()
     with replacing(path, size=len(content)) as file:
         file.write(content)
@@ -42,16 +42,18 @@ def replacing(path: Path, *, size: int = 0) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
+def new_file(path: Path, *, size: int = 0, parents: bool = False) -> Iterator[Path]:
     """The path of a file to write, in a temporary folder next to `path`. When the `with` block
     ends, the file is moved to `path`. If the block raises an exception, it is removed. So `path` is
-    always the complete old file or the complete new file, also after a power cut.
+    always the complete old file or the complete new file, also after a power cut. With `parents`,
+    the folders above it are made.
 
-    `size` is the expected size in bytes, if it is known. The error message shows this size.
-
-    Raises UserError when the file cannot be written.
+    Raises UserError when the file cannot be written. If the disk is full, the message has `size`,
+    the expected size in bytes, and how much space is free.
     """
     try:
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path.parent, prefix=SCRATCH, ignore_cleanup_errors=True) as at:
             new = Path(at, path.name)
             yield new
@@ -63,7 +65,28 @@ def new_file(path: Path, *, size: int = 0) -> Iterator[Path]:
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
-        raise UserError(cannot_write(path, cause, size=size)) from error
+        reason = f"{path} could not be written: {cause.strerror or cause}"
+        if cause.errno in FULL:
+            needed = f"it needs at least {size:,} bytes, and " if size else ""
+            reason += f"; {needed}{shutil.disk_usage(path.parent).free:,} bytes are free there"
+        raise UserError(reason) from error
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Like `new_file`, for a folder, which must not exist yet. What a killed process left is
+    removed when the next folder of that name is written."""
+    if path.exists() or path.is_symlink():
+        raise UserError(f"output={path} already exists: name a new folder")
+    for left in path.parent.glob(f"{SCRATCH}*/{glob.escape(path.name)}/"):
+        with suppress(OSError, Timeout), FileLock(left.with_name(LOCK), timeout=0):
+            shutil.rmtree(left.parent, ignore_errors=True)
+    with new_file(path, parents=True) as new, FileLock(new.with_name(LOCK)):
+        new.mkdir()
+        yield new
+        for file in new.rglob("*"):
+            if file.is_file():
+                flush_to_disk(file)
 
 
 def flush_to_disk(path: Path) -> None:
@@ -77,20 +100,8 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def cannot_write(path: Path, error: OSError, *, size: int = 0) -> str:
-    """One line that says why `path` could not be written. If the disk is full, the line also says
-    how much space is needed and how much is free."""
-    reason = f"{path} could not be written: {error.strerror or error}"
-    if error.errno not in FULL:
-        return reason
-    free = shutil.disk_usage(path.parent).free
-    needed = f"it needs at least {size:,} bytes, and " if size else ""
-    return f"{reason}; {needed}{free:,} bytes are free there"
-
-
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Returns None if the file does not exist, is damaged, is larger
-    than `MAX_JSON_BYTES`, or is not a regular file."""
+    """The content of a JSON file. Returns None if the file does not exist or is damaged."""
     try:
         return parse_json(path)
     except (OSError, ValueError):
@@ -98,15 +109,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(path: Path) -> Any:
-    """Like `read_json`, but raises OSError or ValueError with the reason instead of returning
-    None."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path.name} is not a regular file")
-    if status.st_size > MAX_JSON_BYTES:
-        raise ValueError(
-            f"{path.name} has {status.st_size:,} bytes, more than {MAX_JSON_BYTES:,} allowed"
-        )
+    """Like `read_json`, but raises OSError or ValueError with the reason."""
     try:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except RecursionError:
@@ -127,17 +130,11 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The content of summary.json. Returns None if the file is missing or damaged. In this case,
-    the run counts as unfinished, and resuming it writes the file again."""
+    """The content of summary.json, or None if it is missing or damaged: the run is unfinished."""
     summary = read_json(folder / "summary.json")
     if not isinstance(summary, dict):
         return None
-    numbers = all(type(summary.get(key)) in (int, float) for key in ("train_seconds", "steps"))
-    plain = all(isinstance(value, int | float | str | None) for value in summary.values())
-    losses = ("val_loss", "val_bits_per_byte", "crc32")  # null: there was no validation
-    if not plain or not numbers or any(isinstance(summary.get(key, ""), str) for key in losses):
-        return None
-    return summary if summary.pop("crc32") == summary_checksum(summary) else None
+    return summary if summary.pop("crc32", None) == summary_checksum(summary) else None
 
 
 def summary_checksum(summary: dict[str, Any]) -> int:

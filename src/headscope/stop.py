@@ -2,8 +2,7 @@
 
 While training runs, the first signal is only recorded. Training finishes the step or the
 validation, saves a checkpoint and raises `Interrupted`. A second signal does what it did before
-training: in a command, it ends the process. Before and after training, every signal does what the
-system does.
+training: in a command, it ends the process.
 
 Python calls a signal handler only between two bytecode instructions. During one long call of C
 code, only SIGKILL ends the process.
@@ -27,11 +26,8 @@ shell and the system each send a SIGHUP."""
 
 
 class Interrupted(SystemExit):
-    """Raised when a signal has stopped training and a checkpoint has been saved.
-
-    This is a subclass of `SystemExit`, so it also ends a loop over several runs. The exit code is
-    128 + the signal's number.
-    """
+    """Raised when a signal has stopped training and a checkpoint has been saved. Ends the process,
+    also in a loop over several runs, with the exit code 128 + the signal's number."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(128 + number)
@@ -87,6 +83,4 @@ def detach_closed_terminal() -> None:
         with suppress(OSError):
             is_device = stat.S_ISCHR(os.fstat(stream).st_mode)  # a terminal, or /dev/null
             if is_device and not os.isatty(stream):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream)
-                os.close(null)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

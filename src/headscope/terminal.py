@@ -1,11 +1,15 @@
 """Makes printed text safe, prints without a terminal, and names other commands in messages."""
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
 
 from headscope.errors import UserError
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""C0 and C1 control characters, and those that change the writing direction."""
 
 
 def open_closed_streams() -> None:
@@ -26,17 +30,13 @@ def command(name: str, *words: str) -> str:
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Escapes control characters, for example as \\x1b, except those in `keep`.
+    """Escapes control characters, for example as \\x1b, except those in `keep`. A terminal would
+    execute them: they can erase lines or change text that was printed before."""
 
-    A terminal would execute the control characters: they can erase lines or change text that was
-    printed before.
-    """
-    return "".join(
-        character.encode("unicode_escape").decode()
-        if is_control(character) and character not in keep
-        else character
-        for character in text
-    )
+    def escaped(match: re.Match[str]) -> str:
+        return match[0] if match[0] in keep else match[0].encode("unicode_escape").decode()
+
+    return CONTROL.sub(escaped, text)
 
 
 def write(text: str) -> None:
@@ -49,13 +49,6 @@ def write(text: str) -> None:
 def note(line: str) -> None:
     """Prints a line to standard error, `printable`."""
     print(printable(line), file=sys.stderr, flush=True)
-
-
-def is_control(character: str) -> bool:
-    """Whether this is a C0 or C1 control character, or a character that changes the writing
-    direction."""
-    code = ord(character)
-    return code < 32 or 127 <= code < 160 or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
 
 
 def read_standard_input() -> str:

@@ -21,10 +21,10 @@ from headscope.conversion import export, nanogpt
 from headscope.conversion.convert import FORMATS, import_model
 from headscope.conversion.export import check_greedy
 from headscope.conversion.imported import write_checkpoint
-from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class
 from headscope.data.tokenizer import CharTokenizer, bpe, gpt2
 from headscope.errors import UserError
+from headscope.files import new_folder
 from headscope.nn import MultiHeadAttention
 from headscope.trained import TrainedModel, checkpoint
 

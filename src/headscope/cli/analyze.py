@@ -18,9 +18,6 @@ from headscope.terminal import note, read_standard_input
 if TYPE_CHECKING:
     from headscope.trained import TrainedModel
 
-FIXED_KEYS = ("model", "data", "seed", "init_from")
-"""Parts of the configuration that are the same in all checkpoints of a run."""
-
 
 @dataclass(kw_only=True)
 class PatchConfig:
@@ -129,12 +126,12 @@ def select(
     history.sort(key=lambda stored: stored.step)
     newest = history[-1] if history and checkpoint is None else None
     loaded = newest or load(find(checkpoint), device=device)
+    fixed = ("model", "data", "seed", "init_from")  # in all checkpoints of a run
     for one in history:
-        same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in FIXED_KEYS)
+        same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in fixed)
         if not same or one.tokenizer.state() != loaded.tokenizer.state():
             problem = f"{one.path} and {loaded.path} are not from one run"
-            advice = "choose checkpoints of the same run"
-            raise UserError(f"checkpoints= and checkpoint=: {problem}; {advice}")
+            raise UserError(f"checkpoints= and checkpoint=: {problem}: choose those of one")
     for one, other in pairwise(history):
         if one.step == other.step:
             problem = f"two files are from step {one.step:,}"
@@ -143,9 +140,8 @@ def select(
 
 
 def checkpoint_files(paths: Iterable[str]) -> list[Path]:
-    """The checkpoint files for all `paths`. A path may be a checkpoint file, a run folder, or the
-    `checkpoints` folder of a run. A folder stands for all its kept steps, `step_*.safetensors`.
-    Raises UserError if there is none."""
+    """The checkpoint files for all `paths`. A run folder, or its folder `checkpoints`, stands for
+    all its kept steps. Raises UserError if there is none."""
     files: list[Path] = []
     for name in paths:
         path = Path(name)

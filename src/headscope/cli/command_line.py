@@ -81,10 +81,8 @@ def prepared(
     if not args.multirun:
         return [*quoted(prepare(overrides)), *flags]
     if math.prod(processes.started() or ()) > 1:
-        raise UserError(
-            f"-m: {processes.starter()} has started several processes, but a sweep is one process, "
-            "and its runs train on one device each: start every run with its own command"
-        )
+        problem = f"-m: {processes.starter()} has started several processes, but a sweep is one"
+        raise UserError(f"{problem}: start every run with its own command")
     if resumed := value_of(overrides, "resume"):
         raise UserError(f"resume={resumed} continues one run: leave out -m")
     return [*prepare(overrides), *flags]

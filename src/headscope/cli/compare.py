@@ -92,9 +92,8 @@ def compare(composed: DictConfig) -> None:
 def jobs(
     config: CompareConfig, shared: Sequence[str], folder: Path
 ) -> Iterator[tuple[SweepRun, list[str]]]:
-    """The runs of a comparison, and the words of each. All choices are trained with the first seed
-    before the next seed, so that a choice that fails is found early. Raises UserError if a choice
-    is wrong, before training starts."""
+    """The runs of a comparison, and the words of each. The next seed begins after all choices, so
+    that a choice that fails is found early. Raises UserError if a choice is wrong."""
     from headscope.trained.checkpoint import build_model
     from headscope.trained.checkpoint.loading import WithoutInitialization
     from headscope.training.resume import check_same_config, newest_checkpoint
@@ -166,6 +165,5 @@ def train_one(composed: DictConfig) -> Any:
 
 
 def sets(word: str, keys: tuple[str, ...]) -> bool:
-    """Whether a word, such as `seed=1`, sets one of `keys`. Nested keys also count:
-    `compare.choices=` sets a key inside `compare`."""
+    """Whether a word sets one of `keys`, or a key inside it, as `compare.choices=` does."""
     return "=" in word and key_of(word).partition(".")[0] in keys

@@ -1,5 +1,4 @@
-"""Measures the quality, size and speed of the runs of a comparison, and shows the results. All
-choices have the same other settings and the same seeds."""
+"""Measures the quality, size and speed of the runs of a comparison, and shows the results."""
 
 import json
 import statistics
@@ -26,7 +25,6 @@ from headscope.trained.generation import generate_tokens
 from headscope.training.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
-EVALUATION_BATCH = 16
 
 
 def report_choices(
@@ -81,14 +79,13 @@ def check_same_text(runs: Sequence[SweepRun]) -> None:
         entry = checkpoint.read(run.last).data
         text = json.dumps([entry["config"][key] for key in ("data", "tokenizer")], sort_keys=True)
         if stores.setdefault(text, entry["store"]) != entry["store"]:
-            problem = f"{run.folder} was trained on another text than the runs before it"
-            advice = "start a new comparison with another name="
-            raise UserError(f"{problem}: a file of the text has changed; {advice}")
+            problem = f"{run.folder} was trained on another text, because a file has changed"
+            raise UserError(f"{problem}: start a new comparison with another name=")
 
 
 def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
-    """The model size, the bits per byte of each seed, and the mean over the seeds. If there are
-    several seeds, also the sample standard deviation. `runs` are the runs of one choice."""
+    """The model size, and the bits per byte of the runs of one choice: of each seed, their mean,
+    and if there are several, their sample standard deviation."""
     bits = {run.settings["seed"]: run.summary["val_bits_per_byte"] for run in runs}
     model = trained.load(runs[0].last).model
     return {
@@ -117,7 +114,7 @@ def bits_per_byte_at_lengths(
     def measure() -> dict[str, float]:
         loaded = trained.load(run.last, device="auto")
         text = validation_text(loaded.corpus(), loaded.tokenizer)
-        sizes: Any = {"batch_size": EVALUATION_BATCH, "block_sizes": block_sizes}
+        sizes: Any = {"batch_size": 16, "block_sizes": block_sizes}
         losses = evaluate_lengths(loaded, text, **sizes)
         lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in losses}
         values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
@@ -130,11 +127,9 @@ def bits_per_byte_at_lengths(
 def measure_speed(
     runs: Mapping[str, SweepRun], folder: Path, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds per training step, and sampled tokens per second, as medians over `rounds`
-    rounds. A training step uses one batch and no compilation. `runs` is one run of each choice.
-
-    Each round times all choices, so that a change in the machine's speed affects all choices alike.
-    """
+    """Milliseconds per training step, without compilation, and sampled tokens per second, as
+    medians over `rounds` rounds. `runs` is one run of each choice. Each round times all choices, so
+    that a change in the machine's speed affects all choices alike."""
     device = checkpoint.pick_device("auto")
     conditions = [list(runs), rounds, device_name(device), torch.__version__]
 
@@ -167,9 +162,7 @@ def speed_of(run: SweepRun) -> dict[str, float]:
 
 
 def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
-    """A chart of the bits per byte of each choice, with the first choice at the top. If all choices
-    were timed, a second panel shows the time of a training step. See `report_choices` for `rows`.
-    """
+    """A chart of the bits per byte of each choice, and if all were timed, of the time of a step."""
     timed = all("step_ms" in row for row in rows)
     figure = Figure(figsize=(10 if timed else 6.5, 1.4 + 0.36 * len(rows)), layout="constrained")
     panels = figure.subplots(1, 2 if timed else 1, squeeze=False, sharey=True)[0]
@@ -198,8 +191,7 @@ def choice_chart(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def length_chart(rows: Sequence[dict[str, Any]], block_sizes: Sequence[int]) -> Figure:
-    """A chart of bits per byte at the context lengths that a choice supports, for one seed. Each
-    choice has one line. See `report_choices` for `rows`."""
+    """A chart with a line for each choice: bits per byte at the context lengths it supports."""
     figure = Figure(figsize=(8.5, 5), layout="constrained")
     panel = figure.subplots()
     lines: list[Line2D] = []

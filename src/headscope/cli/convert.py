@@ -24,10 +24,7 @@ def convert(
     from headscope.trained.checkpoint import find
 
     if (source is None) == (to is None):
-        raise UserError(
-            "name one of the two: source= (a model of another tool to convert to a checkpoint), or "
-            "to= (the format to convert a checkpoint to)"
-        )
+        raise UserError("give source=, a model of another tool, or to=, a format for a checkpoint")
     way = "source" if source else "to"
     unused = {"checkpoint": checkpoint} if source else {"text": text, "block_size": block_size}
     for key, value in unused.items():

@@ -10,12 +10,7 @@ from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    MissingMandatoryValue,
-    OmegaConfBaseException,
-)
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from headscope.cli.conf import choices_of
@@ -39,12 +34,8 @@ command, and the output of `pip list`: https://github.com/headscope/headscope/is
 
 @contextmanager
 def exit_on_error(full_error: bool) -> Iterator[None]:
-    """Ends the process if the code inside the `with` block raises an error.
-
-    An error that the user can fix is printed in one line, and the exit code is 1. With
-    `full_error`, such an error is raised again instead. Any other error is a bug: the traceback is
-    printed, followed by instructions for reporting the bug.
-    """
+    """Inside the `with` block, an error is printed and ends the process with exit code 1. With
+    `full_error`, an error that the user can fix is raised again instead."""
     try:
         yield
     except BrokenPipeError:
@@ -94,14 +85,14 @@ def one_line(error: BaseException) -> str:
         return f"{group}={choice}: there is no {group}/{choice} in conf/{hint}"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}= must be given"
-    if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
+        if not isinstance(error, KeyError | AttributeError):
+            return f"{error.full_key}: {str(error).splitlines()[0]}"
         known: Any = OmegaConf.to_container(error.parent_node, resolve=False) or {}
         if not str(known.get("_target_", "headscope.")).startswith("headscope."):
             return f"{error.full_key}: there is no such key yet: add it with +{error.full_key}="
         known = {key: each for key, each in known.items() if key != "hydra" and key[0] != "_"}
         return f"{error.full_key}: there is no such key{suggestion(error.key, known)}"
-    if isinstance(error, OmegaConfBaseException) and error.full_key:
-        return f"{error.full_key}: {str(error).splitlines()[0]}"
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
         return f"{error.filename} is a file, but must be a folder: name another folder"
     if isinstance(error, OSError) and error.strerror:

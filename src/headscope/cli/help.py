@@ -137,13 +137,12 @@ def keys_in(file: Path, package: str) -> Iterator[Key]:
     """Yields the keys that a file in conf/ sets in a package, with their full names."""
     text = file.read_text(encoding="utf-8")
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    root.value = [pair for pair in root.value if pair[0].value not in ("defaults", "hydra")]
     yield from keys_below(root, f"{package}." if package else "", text.splitlines())
 
 
 def keys_below(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Key]:
     for name, value in node.value:
-        if name.value.startswith("_"):
+        if name.value.startswith("_") or name.value in ("defaults", "hydra"):
             continue
         is_mapping = isinstance(value, yaml.MappingNode)
         below = value.start_mark.line > name.start_mark.line

@@ -75,11 +75,8 @@ def start_process() -> None:
     """Sets what must be set before torch is loaded.
 
     Ctrl-C ends the process at once, without a traceback, except where `headscope.stop` handles it.
-    An ignored Ctrl-C (as with `nohup`) stays ignored.
-
-    The threads of OpenMP spin while they wait for each other. If another program uses a core, long
-    spinning makes a step ten times as slow. The number of rounds changes no result. What the user
-    has set stays.
+    An ignored Ctrl-C (as with `nohup`) stays ignored. The threads of OpenMP spin while they wait
+    for each other: if another program uses a core, long spinning makes a step ten times as slow.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -53,7 +53,8 @@ def sample(
     texts = [prompt] * num_samples
     # Generate the first pieces before writing the prompt, so that an error comes before any output.
     first = next(generated, [""] * num_samples)
-    announce(1, num_samples)
+    if num_samples > 1:
+        note(f"--- sample 1 of {num_samples}")
     write(prompt)
     for pieces in itertools.chain([first], generated):
         write(pieces[0])
@@ -61,10 +62,5 @@ def sample(
     write("\n")
     # The other samples were generated in the same batch as the first one.
     for number, text in enumerate(texts[1:], start=2):
-        announce(number, num_samples)
+        note(f"--- sample {number} of {num_samples}")
         write(text + "\n")
-
-
-def announce(number: int, count: int) -> None:
-    if count > 1:
-        note(f"--- sample {number} of {count}")

@@ -224,9 +224,8 @@ def by_settings(
 
 def report(runs: Sequence[SweepRun], folder: Path) -> bool:
     """Prints a table of the runs, the lowest validation loss first, and the errors. Runs that
-    differ only in the seed are one line of the table: their means, and the sample standard
-    deviation of their losses. Writes sweep.csv, with one line for each run, to the folder of the
-    sweep. Returns whether all runs have finished."""
+    differ only in the seed are one line of the table (see `row_of`). Writes sweep.csv, with one
+    line for each run, to `folder`. Returns whether all runs have finished."""
     keys = swept_keys(runs)
     lines = [row_of([run], keys) | {"error": run.error} for run in runs]
     columns = ["run", *keys, *RESULTS, "state", "error"]
@@ -250,9 +249,8 @@ def report(runs: Sequence[SweepRun], folder: Path) -> bool:
 
 
 def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
-    """The row of runs with the same values of `keys`, except the seed: `run` (the names of their
-    folders), `keys`, `seed`, `state`, the means of `RESULTS` over the finished runs, and with
-    several of them `deviation`, the sample standard deviation of their validation losses."""
+    """The row of runs with the same values of `keys`: the means of `RESULTS` over the finished
+    runs, and if there are several, the sample standard deviation of their validation losses."""
     row: dict[str, Any] = {key: runs[0].settings.get(key, "") for key in keys}
     row["run"] = " ".join(run.folder.name for run in runs)
     row["seed"] = " ".join(run.settings.get("seed", "") for run in runs)

@@ -18,8 +18,7 @@ WRITES_NOTHING = ["hydra.run.dir=.", "hydra.output_subdir=null", "hydra/job_logg
 
 def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
     """The words of a command line as Hydra parses them: its flags, and `overrides`. Raises
-    UserError when a word is neither: a key that is written like an option of other programs,
-    `--seed=1`, or a file without a key, such as `data/my.txt`."""
+    UserError when a word is neither, such as `--seed=1`, or a file without a key."""
     for word in words:
         try:
             word.encode()

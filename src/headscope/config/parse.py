@@ -1,8 +1,5 @@
 """Checks plain data key by key against the arguments of a dataclass, or of a part's constructor.
-
-Every configuration is checked here once, whether it comes from the command line or from a
-checkpoint. No interpolation is resolved, and no part is called.
-"""
+Every configuration is checked here once, also that of a checkpoint. No part is called."""
 
 import inspect
 import math
@@ -87,10 +84,8 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
 
 def check_group(data: Any, key: str) -> None:
     if not isinstance(data, Mapping):
-        raise UserError(
-            f"{key or 'the configuration'}={short(data)}: this is a group of keys: set one of its "
-            f"keys with {key}.KEY=value"
-        )
+        problem = f"{key or 'the configuration'}={short(data)}: this is a group of keys"
+        raise UserError(f"{problem}: set one of them with {key}.KEY=value")
 
 
 def checked_keys(
@@ -128,8 +123,8 @@ def checked_keys(
 
 
 def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> Any:
-    """Returns `value` if it has the type `expected`, and raises UserError otherwise. If a float is
-    expected, an integer is converted to a float."""
+    """`value`, an integer as a float if a float is `expected`. Raises UserError if it has another
+    type."""
     if expected in (Any, inspect.Parameter.empty, Others) or isinstance(expected, str):
         return value  # a constructor without types
     for kind in alternatives(expected):
@@ -162,8 +157,7 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
 
 
 def checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:
-    """`value`, which may also be something else than a number, as a `kind`. Raises UserError if a
-    number is below the limit, not finite, or too large."""
+    """`value` as a `kind`. Raises UserError if a number is outside the limits or not finite."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise UserError(f"{key}={short(value)} does not fit in 64 bits: give a smaller number")
     if limits and value < limits[0]:

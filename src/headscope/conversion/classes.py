@@ -1,8 +1,7 @@
 """The classes of Hugging Face transformers that headscope reads and writes.
 
 Each class maps entries of config.json to keys of ours, and the names of its parameters to the names
-of ours. Whether both are the same function does not follow from these tables: `proof.py` and
-`folder.py` compare logits.
+of ours. That both are the same function is proven by logits: see `proof.py` and `folder.py`.
 
 Shapes: C embed_dim, H heads, K kv heads, D head_dim, V vocab_size.
 """
@@ -22,9 +21,6 @@ from headscope.nn import GPT
 from headscope.nn.norm import HeadNorm
 from headscope.trained.checkpoint.loading import WithoutInitialization
 
-DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "StackedHeads")
-"""The attentions that other tools have. They do not have those that a user adds to headscope."""
-
 HEAD_NORM_EPS = float(HeadNorm(1).eps or 0)
 """The `eps` of our norm of queries and keys. transformers uses the `eps` of the other norms."""
 
@@ -39,8 +35,7 @@ class Unfit(Exception):
 
 
 def divide(weight: Tensor, names: list[str], gpt: GPT) -> Iterable[tuple[str, Tensor]]:
-    """The parameters with these names: queries (H D, ...), keys and values (K D, ...), if there are
-    three names, or else the whole `weight`."""
+    """The parameters with these names: the whole `weight`, or queries, keys and values."""
     layer = gpt.attentions[0]
     rows = [count * layer.head_dim for count in (layer.heads, layer.kv_heads, layer.kv_heads)]
     return zip(names, weight.split(rows) if len(names) > 1 else [weight], strict=True)
@@ -400,10 +395,8 @@ class NanoChat(Qwen3):
         model = super().read(settings, names)
         model.logit_cap = settings.get("final_logit_softcapping")
         if model.tied_head:
-            raise UserError(
-                "config.json: tie_word_embeddings=True: the output head cannot share embeddings "
-                "that NanoChat normalizes; set it to false"
-            )
+            problem = "config.json: tie_word_embeddings=True: NanoChat normalizes its embeddings"
+            raise UserError(f"{problem}, which the output head cannot share; set it to false")
         return model
 
     def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:

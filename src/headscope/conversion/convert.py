@@ -31,9 +31,8 @@ FORMATS: dict[str, Callable[[TrainedModel, Path], list[str]]] = {
     "safetensors": export_safetensors,
     "gguf": export_gguf,
 }
-"""A function for each value of `to`. It writes a checkpoint to a new folder in the format of
-another tool, checks that it is the same model, and returns lines to print. It raises UserError if
-the model does not fit the format."""
+"""A function for each value of `to`. It writes a checkpoint to a new folder, checks that it is the
+same model, and returns lines to print. It raises UserError if the model does not fit the format."""
 
 
 def import_model(

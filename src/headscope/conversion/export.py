@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,14 @@ from headscope.config.parts import Part
 from headscope.conversion import proof
 from headscope.conversion.classes import HuggingFaceClass
 from headscope.conversion.model_card import model_card
-from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual
 from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
-from headscope.files import json_text, replacing, write_atomically
+from headscope.files import json_text, new_folder, replacing, write_atomically
 from headscope.trained import TrainedModel
 
 OWN_CLASS = "HeadscopeForCausalLM"
-
-RELOAD = Path(__file__).with_name("reload.py")
-"""Is run in a new process, and never imported, because it must not import headscope."""
-
-NEW_TOKENS = 16
-"""The most tokens that both models generate."""
 
 WRAPPER = "headscope.conversion.modeling_headscope"
 
@@ -61,12 +55,9 @@ def export_huggingface(loaded: TrainedModel, output: Path) -> list[str]:
     transformers computes other logits or another text than our model.
     """
     with quiet_transformers("to=huggingface"):
-        theirs = proof.find_class(loaded.model, loaded.config.model)
-        try:
-            return write_and_prove(loaded, output, theirs)
-        except NotEqual:  # with these weights, after it was equal with random ones
-            if theirs is None:
-                raise
+        if theirs := proof.find_class(loaded.model, loaded.config.model):
+            with suppress(NotEqual):  # with these weights, after it was equal with random ones
+                return write_and_prove(loaded, output, theirs)
         return write_and_prove(loaded, output, None)
 
 
@@ -156,7 +147,7 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
 
 def source_files() -> dict[str, str]:
     """The files of our own class, {file name: source}. The sources of `headscope.nn` become one
-    file, headscope_nn.py, so an exported model has no second implementation that could differ."""
+    file: a second implementation could differ."""
     wrapper = inspect.getsource(import_module(WRAPPER))
     modules: dict[str, str] = {}
     collect(WRAPPER, modules)
@@ -182,14 +173,11 @@ def collect(name: str, modules: dict[str, str]) -> None:
 def prove(folder: Path, loaded: TrainedModel, *, own_class: bool) -> tuple[str, str]:
     """Opens `folder` with transformers in a new process, and compares it with `loaded`. Only if
     `own_class`, transformers may run the code in the folder. Returns a sentence that says what was
-    compared, and the greedy text.
-
-    Raises NotEqual if the folder cannot be opened, or if the results differ.
-    """
+    compared, and the greedy text. Raises NotEqual if the results differ."""
     gpt, tokenizer = loaded.model, loaded.tokenizer
     tokens, positions = proof.probe(gpt.vocab_size, gpt.block_size, tokenizer.end_of_text)
     prompt = tokens[0, : min(8, (tokens.size(1) + 1) // 2)].tolist()
-    new_tokens = min(NEW_TOKENS, gpt.block_size - len(prompt))
+    new_tokens = min(16, gpt.block_size - len(prompt))
     text = tokenizer.decode(tokens[0, :64].tolist())
     request = {"own_class": own_class, "tokens": tokens, "positions": positions, "text": text}
     results = run_reload(folder, request | {"prompt": prompt, "new_tokens": new_tokens})
@@ -220,7 +208,8 @@ def run_reload(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         "HF_MODULES_CACHE": str(work / "modules"),
         "TRANSFORMERS_VERBOSITY": "error",
     }
-    command = [sys.executable, "-P", str(RELOAD), str(folder.absolute()), str(work)]
+    program = Path(__file__).with_name("reload.py")  # which must not import headscope
+    command = [sys.executable, "-P", str(program), str(folder.absolute()), str(work)]
     reading, writing = os.pipe()
     with os.fdopen(reading) as stdin, os.fdopen(writing, "w"):
         # Its standard input ends when this process ends, and then reload.py ends too.
@@ -237,9 +226,8 @@ def run_reload(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 def check_greedy(
     loaded: TrainedModel, prompt: list[int], generated: list[int], new_tokens: int
 ) -> None:
-    """Raises NotEqual unless each new token in `generated` has the highest logit of our model. Of
-    two logits that are equal within the tolerance, either may be chosen. The text may end early
-    with an end of text."""
+    """Raises NotEqual unless each new token in `generated` has the highest logit of our model,
+    within the tolerance. The text may end early with an end of text."""
     count = len(generated) - len(prompt)
     ended = count > 0 and generated[-1] == loaded.tokenizer.end_of_text
     if generated[: len(prompt)] != prompt or not (count == new_tokens or ended):

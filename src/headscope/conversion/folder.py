@@ -19,16 +19,11 @@ from headscope.nn import GPT
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint.file import is_finite
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-
 HUB_FILES = [
     *("config.json", "generation_config.json", "model*.safetensors", "model*.index.json"),
     *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt", "vocab.txt"),
 ]
 """The files that are downloaded from the hub: settings, weights and tokenizer, but no code."""
-
-REFUSED = ("quantization_config", "transformers_weights")
-"""Entries of config.json with which transformers would load other files or other weights."""
 
 NO_WEIGHTS = re.compile(r"attn\.(masked_)?bias$|attention\.(masked_)?bias$|inv_freq$")
 """The names of tensors in old folders that are not weights: causal masks and constants."""
@@ -40,18 +35,15 @@ def folder_of(source: str) -> Path:
     path = Path(source)
     if path.is_dir():
         return path
-    if path.exists() or path.is_symlink() or not HUB_NAME.fullmatch(source) or ".." in source:
-        advice = "name the folder of a Hugging Face model, a model on the hub, or a checkpoint of"
-        raise UserError(f"source={source} is not a folder: {advice} nanoGPT, which ends in .pt")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(source, allow_patterns=HUB_FILES))
     # OSError: no network, or no such model. ValueError: not a name, or nothing in the cache.
     except (OSError, ValueError) as error:
-        problem = f"source={source} is not a folder here, and could not be downloaded from the hub"
+        problem = f"source={source} is not a folder here or a .pt file of nanoGPT, and could not be"
         reason = f"({type(error).__name__}): {first_line(error)[:200]}"
-        raise UserError(f"{problem} {reason}") from error
+        raise UserError(f"{problem} downloaded from the hub {reason}") from error
 
 
 def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
@@ -88,21 +80,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         raw = parse_json(folder / "config.json")
     except (OSError, ValueError) as error:
-        problem = f"{folder} is not a folder of a Hugging Face model"
+        problem = f"{folder} is not a Hugging Face model: its config.json cannot be read ({error})"
         advice = "a run of headscope is converted with checkpoint= and to="
-        reason = f"its config.json cannot be read ({error})"
-        raise UserError(f"{problem}: {reason}; {advice}") from None
+        raise UserError(f"{problem}; {advice}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{folder}: config.json is not a JSON object")
-    partial = [f"config.json with {key}" for key in REFUSED if raw.get(key) is not None]
+    refused = ("quantization_config", "transformers_weights")  # other weights than those there
+    partial = [f"config.json with {key}" for key in refused if raw.get(key) is not None]
     if (folder / "adapter_config.json").exists():
         partial.append("an adapter (adapter_config.json)")
     if partial:
-        raise UserError(
-            f"{folder} has {partial[0]}, so its weights are not the whole model in full precision: "
-            "load it with transformers, merge an adapter with merge_and_unload() of peft, and save "
-            "it again in float32"
-        )
+        problem = f"{folder} has {partial[0]}, so its weights are not the whole model in float32"
+        advice = "load it with transformers, call merge_and_unload() for an adapter, and save it"
+        raise UserError(f"{problem}: {advice} again in float32")
     return raw
 
 
@@ -115,10 +105,8 @@ def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
     if kind == "headscope":
         raise UserError(f"{folder} is an export of headscope: use the checkpoint it came from")
     code = "; the code in the folder is not run" if "auto_map" in raw else ""
-    raise UserError(
-        f"{folder}: config.json has model_type={short(kind)}, which headscope cannot read{code}; "
-        f"it reads {', '.join(each.model_type for each in CLASSES)}"
-    )
+    problem = f"{folder}: config.json has model_type={short(kind)}, which headscope cannot read"
+    raise UserError(f"{problem}{code}; it reads {', '.join(each.model_type for each in CLASSES)}")
 
 
 def proven_architecture(

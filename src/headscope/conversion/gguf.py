@@ -16,11 +16,11 @@ from torch import Tensor
 
 from headscope.config.parts import Part
 from headscope.conversion.classes import INSTEAD, divide, name_of, part, sizes, table
-from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import NotEqual, converted, find_class, standard_form, words
 from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.errors import UserError
+from headscope.files import new_folder
 from headscope.terminal import printable
 from headscope.trained import TrainedModel
 
@@ -98,11 +98,9 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
-    """The fields of the architecture `name`: GGUFWriter has a method add_<key> for each key.
-
-    The tokens are in the byte-level alphabet of GPT-2. llama.cpp needs a token for each row of the
-    embedding, so rows without a token get an unused one.
-    """
+    """The fields of the architecture `name`: GGUFWriter has a method add_<key> for each key. The
+    tokens are in the byte-level alphabet of GPT-2. llama.cpp needs one for each row of the
+    embedding, so rows without a token get an unused one."""
     import gguf
 
     gpt, model = loaded.model, loaded.config.model

@@ -11,19 +11,16 @@ from torch import Tensor
 from headscope.config.parse import parse
 from headscope.config.parts import CONF, Part
 from headscope.config.training import TrainConfig
-from headscope.conversion.new_folder import new_folder
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
+from headscope.files import new_folder
 from headscope.nn import GPT
 from headscope.trained import TrainedModel, checkpoint
 
 
 def write_checkpoint(output: Path, loaded: TrainedModel) -> None:
-    """Writes the new run folder `output` with the checkpoint best.safetensors of an imported model.
-
-    The checkpoint has no training state: a run can start from it with init_from=, but it cannot be
-    resumed. Raises UserError if it cannot be written.
-    """
+    """Writes an imported model to the new run folder `output`, without a training state: a run can
+    start from it with init_from=, but it cannot be resumed."""
     data = checkpoint.contents(
         config=replace(loaded.config, name=output.absolute().name),
         tokenizer=loaded.tokenizer,

@@ -1,8 +1,5 @@
-"""The model card (README.md) of an exported folder.
-
-Names and numbers come from a checkpoint and from files of its run, which may be from a stranger. So
-texts are escaped for Markdown or JSON, and numbers must be numbers.
-"""
+"""The model card (README.md) of an exported folder. Its names and numbers may come from a stranger:
+texts are escaped for Markdown or JSON, and numbers must be numbers."""
 
 import re
 from collections.abc import Mapping

@@ -137,10 +137,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
             output_attentions = self.config.output_attentions
         if self._is_stateful or order is not None or output_attentions:
             if cached or use_cache:
-                raise ValueError(
-                    "a cache cannot be used with n-gram embeddings, a document mask, "
-                    "padding on the left or output_attentions: give all tokens, and use_cache=False"
-                )
+                unfit = "n-gram embeddings, a document mask, left padding or output_attentions"
+                raise ValueError(f"a cache cannot be used with {unfit}: use_cache=False")
             cache = None
         elif cache is None and use_cache:
             cache = DynamicCache()
@@ -194,10 +192,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         padded = left_padding_order(attention_mask) is not None
         if not use_cache or self._is_stateful or padded or output_attentions:
             if not complete:
-                raise ValueError(
-                    "this model, or its padding on the left, needs all tokens in each step: leave "
-                    f"out prefill_chunk_size and {CACHE}"
-                )
+                problem = "this model, or its padding on the left, needs all tokens in each step"
+                raise ValueError(f"{problem}: leave out prefill_chunk_size and {CACHE}")
             return {"input_ids": input_ids, "use_cache": False, **inputs}
         new = input_ids if next_sequence_length is None else input_ids[:, -next_sequence_length:]
         return {"input_ids": new, CACHE: cache, "use_cache": True, **inputs}

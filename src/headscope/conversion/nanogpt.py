@@ -16,20 +16,16 @@ from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import GPT2, INSTEAD, Unfit, part, table
 from headscope.conversion.imported import check_block_size, imported
-from headscope.conversion.new_folder import new_folder
 from headscope.conversion.proof import compare, converted, find_class, logits, probe, words
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import CharTokenizer, Tokenizer, char, gpt2, with_vocab_size
 from headscope.errors import UserError
-from headscope.files import replacing
+from headscope.files import new_folder, replacing
 from headscope.nn import GPT
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint import build_model
 from headscope.trained.checkpoint.file import is_finite
 from headscope.trained.checkpoint.loading import WithoutInitialization, load_weights
-
-GPT2_SIZES = (50257, 50304)
-"""GPT-2's number of tokens, and the next multiple of 64, to which nanoGPT pads the embedding."""
 
 COMPILED = "_orig_mod."
 """The prefix that torch.compile adds to the names of weights."""
@@ -37,8 +33,7 @@ COMPILED = "_orig_mod."
 
 class NanoGPT(GPT2):
     """nanoGPT's model: GPT-2 with exact GELU, all biases or none, and linear layers that are not
-    transposed. Its entries are nanoGPT's `model_args`. `build` returns a model of ours: tests
-    compare it with GPT-2 of transformers, and with nanoGPT itself."""
+    transposed. Its entries are nanoGPT's `model_args`. `build` returns a model of ours."""
 
     name = "nanoGPT"
     keys = table("layers=n_layer heads=n_head embed_dim=n_embd block_size=block_size")
@@ -79,13 +74,9 @@ class NanoGPT(GPT2):
 
 
 def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -> TrainedModel:
-    """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode.
-
-    `text` is the file that a model of characters was trained on: the tokens are its characters.
-    Without it, the model must have GPT-2's tokens. For `block_size`, see `read_model`.
-
-    Raises UserError as `read_model` does, or if the characters do not fit the model.
-    """
+    """The model in a nanoGPT checkpoint, on the CPU and in evaluation mode. `text` is the file that
+    a model of characters was trained on: the tokens are its characters. Without it, the model must
+    have GPT-2's tokens. Raises UserError as `read_model` does, or if the tokens do not fit."""
     gpt, model, step = read_model(path, block_size)
     tokenizer = tokenizer_of(gpt.vocab_size, path, text)
     return imported(path, gpt, model, tokenizer, name=path.stem, text=text, step=step)
@@ -93,26 +84,24 @@ def read_nanogpt(path: Path, text: Path | None, block_size: int | None = None) -
 
 def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
     if text is None:
-        if vocab_size in GPT2_SIZES:
+        if vocab_size in (50257, 50304):  # GPT-2's, which nanoGPT pads to a multiple of 64
             return with_vocab_size(gpt2([]), vocab_size)
         problem = f"{path} has {vocab_size} tokens, which are not GPT-2's"
         advice = "the file that the model was trained on, whose characters are its tokens"
         raise UserError(f"{problem}: give text=, {advice}")
     alphabet = char(text_chunks(text)).state()["alphabet"]
     if len(alphabet) != vocab_size:
-        problem = f"text={text} has {len(alphabet)} different characters"
-        advice = "name the text that the model was trained on, or if headscope exported the model,"
-        advice += " use the run that it came from"
-        raise UserError(f"{problem}, but {path} has {vocab_size} tokens: {advice}")
+        problem = (
+            f"text={text} has {len(alphabet)} different characters, not {vocab_size} as {path}"
+        )
+        advice = "name the text that the model was trained on, or use the run that it came from"
+        raise UserError(f"{problem}: {advice}")
     return CharTokenizer(alphabet, special_tokens=False)
 
 
 def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, int]:
     """The model, its configuration and the training step of a nanoGPT checkpoint. `block_size`
-    shortens the context length. No code in the file is run.
-
-    Raises UserError if the file is damaged or not a nanoGPT checkpoint.
-    """
+    shortens the context length. No code in the file is run. Raises UserError if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip():  # torch.load does not verify the checksums
@@ -120,9 +109,12 @@ def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, in
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         args, step, state = (content[key] for key in ("model_args", "iter_num", "model"))
         stored = {str(name).removeprefix(COMPILED): weight for name, weight in state.items()}
-        args, step = args | {"vocab_size": int(args["vocab_size"])}, max(0, int(step))
+        args |= {key: int(args[key]) for key in ("vocab_size", "block_size")}
+        step = max(0, int(step))
     except Exception as error:  # a malformed file can raise almost any exception
         raise UserError(f"{path} is not a checkpoint of nanoGPT, or is damaged") from error
+    check_block_size(block_size, args["block_size"])
+    args["block_size"] = block_size or args["block_size"]
     try:
         if len(stored) < len(state):
             raise UserError(f"a weight is there twice: with and without the prefix {COMPILED}")
@@ -133,16 +125,11 @@ def read_model(path: Path, block_size: int | None = None) -> tuple[GPT, Part, in
             for name, weight in stored.items()
             if not name.endswith(".attn.bias")  # causal masks, stored without fused attention
         }
+        if block_size and (table := "position.table.weight") in weights:
+            weights[table] = weights[table][:block_size]
         load_weights(gpt, weights)
     except UserError as error:
         raise UserError(f"{path} is not a checkpoint of nanoGPT: {error}") from None
-    check_block_size(block_size, gpt.block_size)
-    if block_size:
-        table = "position.table.weight"
-        weights[table] = weights[table][:block_size]
-        args["block_size"] = block_size
-        gpt = NanoGPT().build(args)
-        gpt.load_state_dict(weights)
     return gpt, NanoGPT().config(args), step
 
 

@@ -16,23 +16,19 @@ import torch
 from torch import Tensor
 
 from headscope.config.parts import Part, defaults_in_conf
-from headscope.conversion.classes import (
-    CLASSES,
-    DOT_PRODUCT,
-    HuggingFaceClass,
-    Unfit,
-    name_of,
-    unusual,
-)
+from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of, unusual
 from headscope.errors import short
 from headscope.nn import GPT, MultiHeadAttention, Position
 from headscope.nn.position.rotary import rotate_interleaved
 from headscope.trained.checkpoint.building import build_model
 from headscope.trained.checkpoint.loading import WithoutInitialization
 
+DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "StackedHeads")
+"""The attentions that other tools have. They do not have those that a user adds to headscope."""
+
 LONGEST = 2048
-"""The longest context of an imported model whose position encoding has no table, if block_size= is
-not given. Causal masks and the proof need memory for the square of it."""
+"""The default longest context of an imported model without a table of positions. Causal masks and
+the proof need memory for the square of it."""
 
 
 class NotEqual(Unfit):
@@ -179,8 +175,7 @@ def standard_projections(
 
 
 def words(config: Part) -> str:
-    """The words of the command line that select the parts of a model, and its unusual keys, for
-    the message that another tool cannot express it."""
+    """The words of the command line that select a model: its parts, and its unusual keys."""
     chosen = {}
     for group, part in config.items():
         if isinstance(part, Part):

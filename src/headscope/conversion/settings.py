@@ -17,8 +17,7 @@ WITHOUT_EFFECT = re.compile(
     r"|initializer|use_cache|vocab_size|model_type|auto_map|^attn_impl|use_return_dict|name"
     r"|chunk_size|id2label|label2id|problem_type"
 )
-"""Entries of config.json that do not change the logits of a trained model, or that the shapes of
-the weights say too."""
+"""Entries of config.json that do not change logits, or that the shapes of the weights say too."""
 
 
 class Settings:
@@ -47,18 +46,13 @@ class Settings:
         return ", ".join(f"{key}={short(self.raw[key])}" for key in unread[:6])
 
 
-def require_transformers(key: str) -> None:
-    """Raises UserError if transformers, which `key` needs, is not installed."""
-    if find_spec("transformers") is None:
-        advice = "pip install 'headscope[huggingface]'"
-        raise UserError(f"{key} needs the package transformers: {advice}")
-
-
 @contextmanager
 def quiet_transformers(key: str) -> Iterator[None]:
     """Inside the `with` block, transformers prints no warnings and no progress bars. Raises
     UserError if transformers, which `key` needs, is not installed."""
-    require_transformers(key)
+    if find_spec("transformers") is None:
+        advice = "pip install 'headscope[huggingface]'"
+        raise UserError(f"{key} needs the package transformers: {advice}")
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -74,8 +68,7 @@ def quiet_transformers(key: str) -> Iterator[None]:
 
 @contextmanager
 def transformers_for(folder: Path) -> Iterator[None]:
-    """For calls of transformers with a folder. Its errors can be of any type if the folder is
-    damaged: they become one line."""
+    """For calls of transformers with a folder. Its errors, of any type, become one line."""
     problem = f"{folder}: transformers cannot open this model"
     with quiet_transformers(f"source={folder}"), library_errors(problem):
         yield

@@ -109,14 +109,10 @@ def characters(tokenizer: CharTokenizer) -> Library:
 
 def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
     """The tokenizer in a Hugging Face folder. It gives the same tokens as that of transformers
-    which adds no special tokens, and with `split_special_tokens=True`.
+    which adds no special tokens, and with `split_special_tokens=True`. `rows` is the number of rows
+    of the model's embedding, which may be larger than the number of tokens.
 
-    `rows` is the number of rows of the model's embedding, which may be larger than the number of
-    tokens. The end-of-text token is the `eos` token of config.json, generation_config.json or the
-    tokenizer, in this order, or else the `sep` token.
-
-    Raises UserError if there is no tokenizer, or if it cannot be expressed by the library
-    tokenizers.
+    Raises UserError if there is no tokenizer, or if the library tokenizers cannot express it.
     """
     from transformers import AutoTokenizer
 
@@ -137,7 +133,8 @@ def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
 
 
 def end_of_text(folder: Path, theirs: Any, ids: dict[str, int]) -> int | None:
-    """The id of the end-of-text token, or None. `ids` maps the name of each token to its id."""
+    """The end-of-text token, or None: `eos` of config.json, of generation_config.json or of the
+    tokenizer, in this order, or else its `sep`. `ids` maps the name of each token to its id."""
     named: list[Any] = []
     for file in (folder / "config.json", folder / "generation_config.json"):
         content = read_json(file)

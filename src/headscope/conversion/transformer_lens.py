@@ -55,11 +55,8 @@ def to_transformer_lens(loaded: TrainedModel) -> TransformerBridge:
 
 
 class HeadscopeAdapter(ArchitectureAdapter):
-    """Names the parts of a `HeadscopeForCausalLM` as TransformerLens does.
-
-    The weights stay as they are: `enable_compatibility_mode`, which folds norms into other weights,
-    is not supported.
-    """
+    """Names the parts of a `HeadscopeForCausalLM` as TransformerLens does. The weights stay as they
+    are: `enable_compatibility_mode`, which folds norms into other weights, is not supported."""
 
     supports_compatibility_mode = False
     supports_hf_output_attentions = False  # `HookedAttention` computes the weights

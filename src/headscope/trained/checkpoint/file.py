@@ -26,7 +26,7 @@ from headscope.config.training import PRECISIONS, TrainConfig
 from headscope.data.examples import MAX_BYTES, MAX_EXAMPLES
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
-from headscope.files import cannot_write, new_file
+from headscope.files import new_file
 from headscope.nn.loss import Answers
 from headscope.terminal import command
 
@@ -68,11 +68,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) ->
     checksums = {name: checksum(name, tensor) for name, tensor in unique.items()}
     text = json.dumps({**data, "checksums": checksums, "tied": tied}, allow_nan=False)
     metadata = {METADATA: f"{zlib.crc32(text.encode()):08x}{text}"}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(cannot_write(path, error)) from error
-    with new_file(path, size=sum(tensor.nbytes for tensor in unique.values())) as file:
+    size = sum(tensor.nbytes for tensor in unique.values())
+    with new_file(path, size=size, parents=True) as file:
         file.touch()
         mode = file.stat().st_mode
         try:
