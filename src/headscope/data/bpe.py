@@ -32,10 +32,8 @@ def train_bpe(
     if not 0 < sample_megabytes < math.inf:
         raise UserError(f"tokenizer.sample_megabytes={sample_megabytes} must be above 0 and finite")
     if not 257 <= vocab_size <= MAX_VOCAB_SIZE:
-        raise UserError(
-            f"tokenizer.vocab_size={vocab_size} must be between 257 (the 256 bytes and the "
-            f"end-of-text token) and {MAX_VOCAB_SIZE:,}"
-        )
+        limits = f"257 (the 256 bytes and the end-of-text token) and {MAX_VOCAB_SIZE:,}"
+        raise UserError(f"tokenizer.vocab_size={vocab_size} must be between {limits}")
     hf_tokenizer = HuggingFaceTokenizer(models.BPE())
     hf_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # GPT-2's pattern
     trainer = trainers.BpeTrainer(

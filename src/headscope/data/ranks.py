@@ -71,10 +71,8 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
                 vocab, encoder, SHA256["vocab.bpe"], SHA256["encoder.json"]
             )
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"tokenizer.path={folder} has not GPT-2's vocab.bpe and encoder.json: "
-                f"{first_line(error)}"
-            ) from error
+            problem = f"tokenizer.path={folder} has not GPT-2's vocab.bpe and encoder.json"
+            raise UserError(f"{problem}: {first_line(error)}") from error
     try:
         return tiktoken.get_encoding("gpt2")._mergeable_ranks
     except OSError as error:  # the base class of all errors of the library requests

@@ -72,11 +72,8 @@ def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterato
 
 
 def check_writable(folder: Path) -> None:
-    """Raises UserError if there is a folder where the run writes a file, or if a symbolic link
-    leads out of the run folder, which may come from a stranger: the run would write there."""
-    for file in (*(folder / "checkpoints" / name for name in CHECKPOINTS), Path("outputs/latest")):
-        if file.is_dir():
-            raise UserError(f"{file} is a folder, but a run writes this file: move it away")
+    """Raises UserError if a symbolic link leads out of the run folder, which may come from a
+    stranger: the run would write there."""
     for path in folder.rglob("*"):
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             problem = f"{path} is a symbolic link to another folder"

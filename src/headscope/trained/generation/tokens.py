@@ -120,7 +120,5 @@ def check_samples(model: GPT, count: int) -> None:
     vocab_size = model.embedding.num_embeddings
     needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
     if needed > machine_memory():
-        raise UserError(
-            f"num_samples={count} needs {in_gib(needed)}, but this machine has "
-            f"{in_gib(machine_memory())} of memory: lower num_samples"
-        )
+        memory = f"{in_gib(needed)}, but this machine has {in_gib(machine_memory())} of memory"
+        raise UserError(f"num_samples={count} needs {memory}: lower num_samples")
