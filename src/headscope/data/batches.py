@@ -9,17 +9,16 @@ Shapes: B batch, T block_size, N tokens.
 import itertools
 import math
 import mmap
-import signal
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from headscope.data.machine import machine_memory
 from headscope.errors import UserError
@@ -28,6 +27,8 @@ Batch = tuple[Tensor, Tensor]
 
 Gather = Callable[[np.ndarray], Tensor]
 """Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
+
+AHEAD = 2
 
 ROUNDS = 4
 """The number of rounds of `Shuffle`. If `hash_with_key` were perfectly random, two rounds would be
@@ -83,20 +84,6 @@ class TrainingBatches(IterableDataset[Batch]):
             gather = gather_on_cpu(self.tokens, length)
         for starts in self.starts():
             yield inputs_and_targets(gather(starts))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state that is sent to another process: of a memory-mapped file, its path."""
-        tokens = self.tokens
-        # Only the whole map has an mmap as its base. A slice is sent as bytes, because its
-        # attribute `offset` is wrong: it is the offset of the whole map.
-        if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
-            file, dtype, shape = tokens.filename, tokens.dtype, tokens.shape
-            tokens = partial(np.memmap, file, dtype, "r", tokens.offset, shape)
-        return self.__dict__ | {"tokens": tokens}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        tokens = state["tokens"]
-        self.__dict__ = state | {"tokens": tokens() if isinstance(tokens, partial) else tokens}
 
     def starts(self) -> Iterator[np.ndarray]:
         """Yields the start positions (B,) of the windows of each batch."""
@@ -195,23 +182,23 @@ def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> G
     return gather
 
 
-def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
-    """A loader of the same batches in the same order, prefetched by one worker process into pinned
-    memory. The process is spawned, because CUDA does not work in a forked process."""
-    return DataLoader(
-        batches,
-        batch_size=None,
-        num_workers=1,
-        pin_memory=True,
-        worker_init_fn=ignore_interrupts,
-        multiprocessing_context="spawn",
-        generator=torch.Generator(),  # otherwise DataLoader uses the global generator
-    )
+def prefetched(batches: TrainingBatches, device: torch.device) -> Iterator[Batch]:
+    """Yields the same batches in the same order. A thread reads AHEAD of them before they are
+    needed, for a GPU into pinned memory."""
+    source = iter(batches)
 
+    def read() -> Batch:
+        inputs, targets = next(source)
+        if device.type != "cuda":
+            return inputs, targets
+        with torch.cuda.device(device):  # of this thread
+            return inputs.pin_memory(), targets.pin_memory()
 
-def ignore_interrupts(worker: int) -> None:
-    """Ctrl-C reaches the worker process too. Only the training process should react to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(read) for _ in range(AHEAD))
+        while True:
+            yield waiting.popleft().result()
+            waiting.append(pool.submit(read))
 
 
 def inputs_and_targets(windows: Tensor) -> Batch:

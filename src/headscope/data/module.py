@@ -34,8 +34,8 @@ class TokenDataModule(LightningDataModule):
     state of the data loader.
 
     On a CPU, batches are copied from the memory-mapped file. On a GPU, the tokens are kept in GPU
-    memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a worker process prefetches the
-    batches. The batches are the same in all three cases.
+    memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a thread prefetches the batches. The
+    batches are the same in all three cases.
 
     Raises UserError if the training or the validation split is too short.
     """
@@ -109,7 +109,7 @@ class Steps:
             world_size=trainer.world_size,
             device=device if fits_on_gpu else None,
         )
-        endless = iter(prefetched(batches) if gpu and not fits_on_gpu else batches)
+        endless = iter(prefetched(batches, device) if gpu and not fits_on_gpu else batches)
         while True:
             yield list(itertools.islice(endless, accumulate))
 

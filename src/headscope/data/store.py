@@ -239,10 +239,9 @@ def _stamps(folder: Path) -> dict[str, list[int]]:
     """Numbers that differ after any change of a file: the kernel sets the time of the last change
     itself, so a program cannot restore it. Raises ValueError if a file is not a regular file."""
     stamps = {}
-    for name in (DESCRIPTION, *TOKENS.values(), CHECKSUMS):
+    for name in (DESCRIPTION, *TOKENS.values()):
         file = (folder / name).lstat()
         if not stat.S_ISREG(file.st_mode):  # a symbolic link could point to any file
             raise ValueError(f"{name} is not a regular file")
         stamps[name] = [file.st_dev, file.st_ino, file.st_size, file.st_ctime_ns]
-    del stamps[CHECKSUMS]  # it contains the stamps
     return stamps
