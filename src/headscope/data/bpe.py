@@ -22,10 +22,8 @@ def train_bpe(
     texts: Iterable[str], *, vocab_size: int, sample_megabytes: float
 ) -> dict[bytes, int]:
     """Returns a dictionary from the bytes of each token to the token's id. The end-of-text token is
-    not included. If `texts` have more than `sample_megabytes`, a sample of them is used.
-
-    A short text gives fewer tokens than `vocab_size`, because no pairs are left to merge.
-    """
+    not included. If `texts` have more than `sample_megabytes`, a sample of them is used. A short
+    text gives fewer tokens than `vocab_size`, because no pairs are left to merge."""
     from tokenizers import Tokenizer as HuggingFaceTokenizer
     from tokenizers import models, pre_tokenizers, trainers
 

@@ -151,11 +151,8 @@ def training_texts(corpus: Corpus) -> Iterator[str]:
 def write_store(
     folder: Path, encoded: EncodedCorpus, fingerprint: str, track: Track | None
 ) -> None:
-    """Encodes a corpus into the files of a store.
-
-    Raises UserError if the text cannot be read, if a split has no text, or if the tokens cannot be
-    written.
-    """
+    """Encodes a corpus into the files of a store. Raises UserError if the text cannot be read, if a
+    split has no text, or if the tokens cannot be written."""
     checksums = dict.fromkeys(TOKENS.values(), 0)
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(folder / name)) for name in TOKENS.values()}

@@ -80,9 +80,15 @@ class FeedForward(nn.Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
-def no_feed_forward(**options: Any) -> None:
-    """No feed-forward network: blocks consist of attention only (Elhage 2021). The `options` of
-    `FeedForward` have no effect."""
+def no_feed_forward(
+    *,
+    embed_dim: int,
+    ff_dim: int | None = None,
+    activation: Callable[[], nn.Module] | None = None,
+    bias: bool = False,
+) -> None:
+    """No feed-forward network: blocks consist of attention only (Elhage 2021). No argument has an
+    effect."""
 
 
 class SwiGLU(nn.Module):

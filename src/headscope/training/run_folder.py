@@ -38,12 +38,8 @@ def make_new(path: str) -> str:
     of the new folder. Two processes never get the same folder."""
     for number in itertools.count(1):
         folder = Path(path if number == 1 else f"{path}_{number}")
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            if not folder.is_dir():
-                raise
-        else:
             break
     return str(folder)
 
