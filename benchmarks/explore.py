@@ -79,6 +79,7 @@ ACTIONS: dict[str, Callable[[str, int], Any]] = {
     "type a character": lambda at, n: post(at, "read", tokens=text(n), layers=[0]),
     "select a token": lambda at, n: post(at, "read", tokens=text(0), position=n, layers=[0]),
     "which part decides": lambda at, n: post(at, "deciders", tokens=text(n)),
+    "why a head looks there": lambda at, n: post(at, "why", tokens=text(n), head="L3H1"),
     "switch a head off": switch,
     "write 20 tokens": lambda at, n: post(at, "write", tokens=text(n), max_new_tokens=20),
     "patch": partial(patch, copies=[{"head": "L1H1", "position": 3}]),

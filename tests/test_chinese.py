@@ -11,7 +11,7 @@ import headscope
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer import bpe, byte, char
-from headscope.training.callbacks.attention import probe_text
+from headscope.data.windows import first_passage
 
 MAKERS = {"char": char, "byte": byte, "bpe": partial(bpe, vocab_size=400)}
 CLAUSE = "多言數窮，不如守中。"
@@ -32,7 +32,7 @@ def test_labels_while_training_and_of_a_checkpoint_and_its_page(kind, tmp_path):
     save(content(configuration("model.block_size=64"), tokenizer)[0], tmp_path / "a.safetensors")
     reading = headscope.load(tmp_path / "a.safetensors").read(CLAUSE)
     part = r"[^\x00-\x7f]( [1-3](–[1-3])?/3)?"
-    for labels in (tokenizer.labels(probe_text(store, None, 64).tokens), reading.labels):
+    for labels in (tokenizer.labels(first_passage(store.validation, 64)), reading.labels):
         assert all(re.fullmatch(rf"{part}( ?{part})*", label) for label in labels[:-2]), labels
         assert not any("\N{REPLACEMENT CHARACTER}" in label or "U+" in label for label in labels)
     first = {"char": ["多", "言"], "byte": ["多 1/3", "多 2/3"]}

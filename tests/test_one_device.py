@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.pictures import heads, position_picture
-from headscope.nn import GPT, attention_variants, dot_product, make_cache
+from headscope.nn import GPT, Cache, attention_variants, dot_product
 from headscope.nn.capture import capture
 from headscope.trained.generation import choose_tokens
 from headscope.training.muon import Muon
@@ -61,7 +61,7 @@ def test_a_training_step_stays_on_its_device(pair):
 @torch.no_grad()
 def test_sampling_and_measuring_stay_on_their_device(pair, monkeypatch):
     model = model_on_gpu(pair).eval()
-    cache = make_cache(model, 2)
+    cache = Cache(model, 2)
     for length in (3, 1):
         assert model.next_logits(tokens_on_gpu(length), cache).device == GPU
     weights = capture(model, tokens_on_gpu(7)).attention

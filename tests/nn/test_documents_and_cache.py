@@ -9,7 +9,7 @@ from small_gpt import gpt, some_tokens, variant
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn import GPT, Learned, cache_bytes_per_token, make_cache, mask_from_documents
+from headscope.nn import GPT, Cache, Learned, cache_bytes_per_token, mask_from_documents
 from headscope.nn.capture import capture
 from headscope.trained.generation import generate_tokens
 
@@ -77,7 +77,7 @@ def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
         tokens[0, 4] = tokens[1, 5] = tokens[:, 8] = 10
         whole = model(tokens)
         for lengths in ([1] * 10, [4, 1, 1, 3, 1], [1, 9]):
-            cache, parts = make_cache(model, 3), tokens.split(lengths, dim=1)
+            cache, parts = Cache(model, 3), tokens.split(lengths, dim=1)
             read = [model.unembed(model.hidden(part, cache)) for part in parts]
             torch.testing.assert_close(torch.cat(read, dim=1), whole, rtol=1e-4, atol=1e-5)
 
@@ -100,7 +100,7 @@ def test_its_room_is_what_the_model_says(attention):
     model = gpt(**variant((attention, "rotary")))
     keys = {"single_head": 1, "multi_query": 1, "grouped_query": 2}.get(attention, 4)
     bytes_per_token = 2 * 2 * keys * model.attentions[0].head_dim * 4
-    room = [part.nbytes for layer in make_cache(model, 3).layers for part in layer]
+    room = [part.nbytes for layer in Cache(model, 3).layers for part in layer]
     assert sum(room) == 3 * (10 + 1) * bytes_per_token
     assert cache_bytes_per_token(model) == bytes_per_token
     assert cache_bytes_per_token(model.bfloat16()) == bytes_per_token / 2
@@ -108,7 +108,7 @@ def test_its_room_is_what_the_model_says(attention):
 
 @torch.no_grad()
 def test_no_more_is_read_than_the_context_holds():
-    model, cache = gpt(), make_cache(gpt(), 2)
+    model, cache = gpt(), Cache(gpt(), 2)
     model.hidden(some_tokens(7), cache)
     with pytest.raises(UserError, match=r"11 tokens.*block_size=10"):
         model.hidden(some_tokens(4), cache)

@@ -11,7 +11,7 @@ from small_gpt import gpt, some_tokens, variant
 from torch import Tensor
 
 import headscope
-from headscope.nn import GPT, Alibi, Cache, Rotary, make_cache
+from headscope.nn import GPT, Alibi, Cache, Rotary
 from headscope.nn.precision import LARGE, Int8Linear, RowLinear, faster_precision, in_precision
 from headscope.seeds import mixed_seed
 from headscope.trained.generation import DecodeStep, compile_decoding, compiled, generate_text
@@ -82,7 +82,7 @@ TEXTS = some_tokens()
 
 def cache_of_three(model: GPT, batch: int) -> Cache:
     """A key-value cache that contains the first three tokens of `TEXTS`."""
-    cache = make_cache(model, batch)
+    cache = Cache(model, batch)
     model.next_logits(TEXTS[:batch, :3], cache)
     return cache
 
@@ -133,7 +133,7 @@ def test_the_exported_step_of_every_model_choice_gives_the_logits_of_next_logits
     documents = {"document_mask": number % 2 == 1, "end_of_text": int(TEXTS[0, 5])}
     model = gpt(**variant(pair), **documents, layers=1 + number // 2 % 2)
     first = max(2, model.ngrams)
-    step = export(OneToken(model), make_cache(model, 1), first=first).module()
+    step = export(OneToken(model), Cache(model, 1), first=first).module()
     cache = cache_of_three(model, 1)
     for number in range(3, 10):
         given = [part.clone() for part in inputs(TEXTS[:1, : number + 1], cache)]
@@ -155,7 +155,7 @@ def test_compile_does_not_change_the_output_of_the_script(script, checkpoint):
 def test_the_step_compiled_for_gpus_gives_the_logits_of_next_logits():
     torch._dynamo.reset()
     model = gpt(position=Rotary, ngrams=3, layers=1)
-    step = compiled.compile_at_call(OneToken(model), make_cache(model, 2), first=3)
+    step = compiled.compile_at_call(OneToken(model), Cache(model, 2), first=3)
     frames = torch._dynamo.utils.counters["frames"]["ok"]
 
     def read(token: Tensor, cache: Cache) -> Tensor:

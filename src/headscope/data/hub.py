@@ -65,10 +65,8 @@ class Hub(Corpus):
             number += 1
             yield Document(split, pieces([text]), partial(digest, [text]))
         if number < 2 and not self.validation_split:
-            raise UserError(
-                f"data.train_split={self.train_split} of {self.dataset} has {number} document, "
-                "so none can be held out: name a data.validation_split"
-            )
+            found = f"data.train_split={self.train_split} of {self.dataset} has {number} document"
+            raise UserError(f"{found}, so none can be held out: name a data.validation_split")
 
     def _rows(self, wanted: Wanted) -> Iterator[tuple[Split, str]]:
         """Each text with its split, as far as text is `wanted`."""

@@ -11,6 +11,7 @@ JOINER = "\N{ZERO WIDTH JOINER}"
 # Characters that show nothing useful, although Python considers them printable: the replacement
 # character of a byte that could not be decoded, Hangul fillers, and the empty Braille cell.
 NOT_VISIBLE = "\N{REPLACEMENT CHARACTER}\u115f\u1160\u3164\uffa0\u2800"
+MARK, PICTOGRAMS = "M", ("So", "Sk")  # categories: combining marks; pictograms and skin tones
 PIECE = re.compile(r"U\+[0-9A-F]{4,6}|.", re.DOTALL)
 
 
@@ -93,7 +94,7 @@ def visible_characters(text: str) -> list[str]:
             shown.append(character)
         elif base in SUBSTITUTES:
             shown.append(SUBSTITUTES[base] + "".join(map(code_point, marks)))
-        elif _is_mark(base) or not base.isprintable() or base in NOT_VISIBLE:
+        elif _is(base, MARK) or not base.isprintable() or base in NOT_VISIBLE:
             shown.append("".join(map(code_point, character)))
         else:
             shown.append(character)
@@ -107,9 +108,9 @@ def split_characters(text: str) -> list[str]:
     for piece, after in pairwise([*PIECE.findall(text), " "]):
         last = characters[-1] if characters else " "
         base = last.rstrip("\ufe0f")[-1:]
-        joins = piece == JOINER and _is_symbol(base) and _is_symbol(after)
+        joins = piece == JOINER and _is(base, *PICTOGRAMS) and _is(after, *PICTOGRAMS)
         joined = len(last) > 1 and last.endswith(JOINER)
-        if characters and (joins or joined or _is_mark(piece)):
+        if characters and (joins or joined or _is(piece, MARK)):
             characters[-1] += piece
         else:
             characters.append(piece)
@@ -127,11 +128,6 @@ def code_point(character: str) -> str:
     return f"U+{ord(character):04X}"
 
 
-def _is_mark(character: str) -> bool:
-    """Whether this is a combining mark, which modifies the character before it."""
-    return len(character) == 1 and unicodedata.category(character).startswith("M")
-
-
-def _is_symbol(character: str) -> bool:
-    """Whether this is a pictogram or a skin tone modifier."""
-    return len(character) == 1 and unicodedata.category(character) in ("So", "Sk")
+def _is(character: str, *kinds: str) -> bool:
+    """Whether this is one character, whose Unicode category begins with one of `kinds`."""
+    return len(character) == 1 and unicodedata.category(character).startswith(kinds)

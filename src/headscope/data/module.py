@@ -115,10 +115,7 @@ class Steps:
 
 
 def validation_stride(*, validation_tokens: int, training_tokens: int) -> int:
-    """The smallest n such that validation on every n-th window takes at most `VALIDATION_SHARE` of
-    the training time. If n is 1, validation uses the whole split.
-
-    There is one validation after every `training_tokens` tokens of training.
-    """
+    """The smallest n such that validation on every n-th window, once per `training_tokens` tokens
+    of training, takes at most `VALIDATION_SHARE` of the training time."""
     affordable = training_tokens * VALIDATION_SHARE / FORWARD_SHARE
     return max(1, math.ceil(validation_tokens / affordable))

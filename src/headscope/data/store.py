@@ -151,11 +151,8 @@ def training_texts(corpus: Corpus) -> Iterator[str]:
 def write_store(
     folder: Path, encoded: EncodedCorpus, fingerprint: str, track: Track | None
 ) -> None:
-    """Encodes a corpus into the files of a store.
-
-    Raises UserError if the text cannot be read, if a split has no text, or if the tokens cannot be
-    written.
-    """
+    """Encodes a corpus into the files of a store. Raises UserError if the text cannot be read, if a
+    split has no text, or if the tokens cannot be written."""
     checksums = dict.fromkeys(TOKENS.values(), 0)
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(folder / name)) for name in TOKENS.values()}
@@ -239,10 +236,9 @@ def _stamps(folder: Path) -> dict[str, list[int]]:
     """Numbers that differ after any change of a file: the kernel sets the time of the last change
     itself, so a program cannot restore it. Raises ValueError if a file is not a regular file."""
     stamps = {}
-    for name in (DESCRIPTION, *TOKENS.values(), CHECKSUMS):
+    for name in (DESCRIPTION, *TOKENS.values()):
         file = (folder / name).lstat()
         if not stat.S_ISREG(file.st_mode):  # a symbolic link could point to any file
             raise ValueError(f"{name} is not a regular file")
         stamps[name] = [file.st_dev, file.st_ino, file.st_size, file.st_ctime_ns]
-    del stamps[CHECKSUMS]  # it contains the stamps
     return stamps

@@ -63,10 +63,8 @@ class Tokenizer(ABC):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UserError(
-                f"the prompt is not valid UTF-8 at character {error.start}: "
-                f"{text[error.start : error.end]!a}; remove this character"
-            ) from None
+            wrong = f"character {error.start}, {text[error.start : error.end]!a}"
+            raise UserError(f"the prompt is not valid UTF-8: remove {wrong}") from None
         return self.encode(text).tolist()
 
     @abstractmethod
@@ -113,10 +111,9 @@ class Tokenizer(ABC):
         tokens = self.tokens_of(text if isinstance(text, str) else [text])
         if len(tokens) != 1:
             listed = f" ({', '.join(self.labels(tokens[:8]))})" if tokens else ""
-            raise UserError(
-                f"{key}={text!r} has {len(tokens)} tokens{listed} and must have one: choose "
-                "another; a space before a word is often a part of its token"
-            )
+            problem = f"{key}={text!r} has {len(tokens)} tokens{listed} and must have one"
+            advice = "choose another; a space before a word is often a part of its token"
+            raise UserError(f"{problem}: {advice}")
         return tokens[0]
 
     def first_token(self) -> int:
@@ -231,11 +228,9 @@ class CharTokenizer(Tokenizer):
     def _encode(self, text: str, *, unknown_allowed: bool) -> np.ndarray:
         tokens = self._tokens[code_points(text)]
         if not unknown_allowed and (unknown := np.flatnonzero(tokens == self.unknown)).size:
-            raise UserError(
-                f"the character {text[unknown[0]]!r} is not among the {len(self.alphabet)} "
-                "characters of this model's training text: remove it, or train with "
-                "tokenizer=byte or bpe"
-            )
+            known = f"the {len(self.alphabet)} characters of this model's training text"
+            problem = f"the character {text[unknown[0]]!r} is not among {known}"
+            raise UserError(f"{problem}: remove it, or train with tokenizer=byte or bpe")
         return tokens
 
     def token_bytes(self, token: int) -> bytes:
@@ -273,10 +268,8 @@ def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
         return tokenizer
     most = tokens if isinstance(tokenizer, CharTokenizer) else MAX_VOCAB_SIZE
     if type(vocab_size) is not int or not tokens < vocab_size <= most:
-        raise UserError(
-            f"the tokenizer has {tokens} tokens, which do not fit in a vocabulary of "
-            f"{str(vocab_size)[:80]}: the files do not belong together"
-        )
+        size = f"a vocabulary of {str(vocab_size)[:80]}: the files do not belong together"
+        raise UserError(f"the tokenizer has {tokens} tokens, which do not fit in {size}")
     made = copy.copy(tokenizer)
     made.vocab_size = vocab_size
     return made

@@ -1,6 +1,7 @@
 """A tokenizer that uses the library `tokenizers`: the tokenizer of an imported model."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -106,11 +107,8 @@ def writer(library: Library, decoders: list[dict[str, Any]]) -> Callable[[str], 
         return lambda name: name.replace(suffix, " ").encode()
 
     def after_a_token(name: str) -> bytes:
-        if "ByteFallback" in kinds and len(name) == 6 and name[:3] == "<0x" and name[5] == ">":
-            try:
-                return bytes.fromhex(name[3:5])
-            except ValueError:
-                pass
+        if "ByteFallback" in kinds and re.fullmatch("<0x[0-9A-Fa-f]{2}>", name):
+            return bytes.fromhex(name[3:5])
         if library.decoder is None:  # the library joins the tokens with spaces
             return f" {name}".encode()
         with library_errors(f"the decoder of tokenizer.json cannot write {name[:80]!r}"):

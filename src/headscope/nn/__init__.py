@@ -9,7 +9,7 @@ from headscope.nn.attention_variants import (
     StackedHeads,
     scaled_dot_product,
 )
-from headscope.nn.cache import Cache, Past, cache_bytes_per_token, make_cache
+from headscope.nn.cache import Cache, Past, cache_bytes_per_token
 from headscope.nn.dot_product import HeadOutputs
 from headscope.nn.feed_forward import (
     FeedForward,
@@ -34,7 +34,7 @@ from headscope.nn.position.base import NoPosition, Position
 from headscope.nn.position.biases import Alibi, HeadBias, Relative
 from headscope.nn.position.rotary import Rotary
 
-__all__ = ["GPT", "Cache", "Past", "cache_bytes_per_token", "make_cache"]
+__all__ = ["GPT", "Cache", "Past", "cache_bytes_per_token"]
 __all__ += ["HeadOutputs", "MultiHead", "MultiHeadAttention", "scaled_dot_product"]
 __all__ += ["AdditiveAttention", "GroupedQuery", "MultiQuery", "SingleHead", "StackedHeads"]
 __all__ += ["mask_from_documents", "mask_from_padding", "mask_per_sequence"]

@@ -133,10 +133,8 @@ class MultiHeadAttention(nn.Module):
         if not one_batch or k.size(2) != v.size(2):
             # PyTorch's fused kernel would broadcast the batch, and read values that do not exist.
             shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
-            raise UserError(
-                f"queries, keys and values have the shapes {shapes}: give one batch, and one value "
-                "for each key"
-            )
+            advice = "give one batch, and one value for each key"
+            raise UserError(f"queries, keys and values have the shapes {shapes}: {advice}")
         if position is not None:
             q, k = position.rotate(q, k, 0 if past is None else past.length)
         if past is not None:

@@ -29,22 +29,21 @@ class Past(NamedTuple):
 
 
 class Cache:
-    """The keys, values and tokens of B sequences of equal length, `length` of them so far.
+    """The keys, values and tokens of `batch` sequences of equal length, `length` of them so far,
+    for a `GPT`. The keys and values have the dtype of its weights.
 
     All memory is allocated when the cache is created: 2 L B K D (block_size + 1) numbers for keys
     and values, and the tokens. It is modified in place, so it does not support gradients.
     """
 
-    def __init__(self, *, layers: int, shape: tuple[int, int, int, int], like: Tensor) -> None:
-        """`shape` is (B, K, block_size, D). `like` has the dtype and the device of the cache."""
-        batch, kv_heads, self.block_size, head_dim = shape
+    def __init__(self, model: Any, batch: int) -> None:
+        layer, like = model.attentions[0], model.embedding.weight
+        self.block_size = model.block_size
         # One spare slot, so that the slice of used slots is never contiguous, not even in a full
         # cache. For contiguous slices, torch.compile would compile a second variant of the step.
         slots = self.block_size + 1
-        self.layers = [
-            tuple(like.new_zeros(batch, kv_heads, slots, head_dim) for _ in ("keys", "values"))
-            for _ in range(layers)
-        ]
+        shape = (batch, layer.kv_heads, slots, layer.head_dim)
+        self.layers = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in model.blocks]
         self.tokens = torch.zeros(batch, slots, dtype=torch.long, device=like.device)
         self.length = 0
 
@@ -60,13 +59,6 @@ class Cache:
     def pasts(self) -> list[Past]:
         """The cached keys and values of every layer."""
         return [Past(keys, values, self.length) for keys, values in self.layers]
-
-
-def make_cache(model: Any, batch: int) -> Cache:
-    """An empty cache of a `GPT` for `batch` sequences, in the dtype of the model's weights."""
-    layer, like = model.attentions[0], model.embedding.weight
-    shape = (batch, layer.kv_heads, model.block_size, layer.head_dim)
-    return Cache(layers=len(model.blocks), shape=shape, like=like)
 
 
 def cache_bytes_per_token(model: Any) -> int:

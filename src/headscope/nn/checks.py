@@ -31,10 +31,8 @@ def check_length(tokens: int, block_size: int) -> None:
 def check_alignment(queries: int, keys: int, block_size: int, start: int = 0) -> None:
     """Checks that there are no more queries than keys, and at most `block_size` positions."""
     if queries > keys:
-        raise UserError(
-            f"queries ({queries}) must not outnumber keys ({keys}): queries are aligned to the "
-            "last keys"
-        )
+        reason = "queries are aligned to the last keys"
+        raise UserError(f"queries ({queries}) must not outnumber keys ({keys}): {reason}")
     check_length(start + keys, block_size)
 
 
@@ -49,10 +47,8 @@ def token_ids(tokens: Any, vocab_size: int) -> list[int]:
         except TypeError:
             ids.append(-1)
         if not 0 <= ids[-1] < vocab_size:
-            raise UserError(
-                f"token {number} is {token!r}, which is not in the vocabulary: give integers from "
-                f"0 to {vocab_size - 1}"
-            )
+            problem = f"token {number} is {token!r}, which is not in the vocabulary"
+            raise UserError(f"{problem}: give integers from 0 to {vocab_size - 1}")
     return ids
 
 
@@ -60,10 +56,8 @@ def check_tokens(tokens: Tensor, block_size: int) -> None:
     """Checks that `tokens` are non-empty integers (B, T), and that T is at most `block_size`."""
     integers = tokens.dtype in (torch.int64, torch.int32)
     if tokens.dim() != 2 or tokens.numel() == 0 or not integers:
-        raise UserError(
-            f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give torch.int64 "
-            "(B, T) with at least one token"
-        )
+        given = f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}"
+        raise UserError(f"{given}: give torch.int64 (B, T) with at least one token")
     check_length(tokens.size(1), block_size)
 
 
@@ -73,20 +67,16 @@ def resolve_head_dim(*, embed_dim: int, heads: int, head_dim: int | None) -> int
     if head_dim is not None:
         return head_dim
     if embed_dim % heads:
-        raise UserError(
-            f"embed_dim={embed_dim} must be a multiple of heads={heads}, because every head gets "
-            "an equal part of it: change one of them, or set head_dim"
-        )
+        problem = f"embed_dim={embed_dim} must be a multiple of heads={heads}"
+        raise UserError(f"{problem}: change one of them, or set head_dim")
     return embed_dim // heads
 
 
 def check_kv_heads(name: str, *, kv_heads: int | None, heads: int, only: int) -> None:
     """Checks that `kv_heads` is None or `only`, its value in the attention `name`."""
     if kv_heads not in (None, only):
-        raise UserError(
-            f"kv_heads={kv_heads}: in {name} with heads={heads} it must be {only}; remove it, or "
-            "set model/attention=grouped_query, where query heads share keys"
-        )
+        problem = f"kv_heads={kv_heads}: in {name} with heads={heads} it must be {only}"
+        raise UserError(f"{problem}; remove it, or set model/attention=grouped_query")
 
 
 def check_sizes(layer: Any, *, block_size: int | None, causal: bool) -> None:
@@ -96,14 +86,10 @@ def check_sizes(layer: Any, *, block_size: int | None, causal: bool) -> None:
         raise UserError(f"dropout={layer.dropout} must be at least 0 and below 1")
     heads, kv_heads = layer.heads, layer.kv_heads
     if kv_heads < 1 or heads % kv_heads:
-        raise UserError(
-            f"heads={heads} must be a multiple of kv_heads={kv_heads}: every key head serves the "
-            "same number of query heads"
-        )
+        problem = f"heads={heads} must be a multiple of kv_heads={kv_heads}"
+        raise UserError(f"{problem}: every key head serves the same number of query heads")
     if not layer.has_out_proj and heads * layer.head_dim != layer.out_dim:
-        raise UserError(
-            f"out_proj=false needs heads={heads} times head_dim={layer.head_dim} equal to the "
-            f"output width {layer.out_dim}"
-        )
+        width = f"heads={heads} times head_dim={layer.head_dim}"
+        raise UserError(f"out_proj=false: {width} must equal the output width {layer.out_dim}")
     if causal and block_size is None:
         raise UserError("causal attention needs block_size, the maximum sequence length")

@@ -26,9 +26,7 @@ def mask_per_sequence(mask: Tensor) -> Tensor:
     """The mask (B, 1, T, S) that gives each sequence its own `mask` (B, T, S). Raises UserError if
     `mask` has other axes, or is a tensor of floats."""
     if mask.dim() != 3:
-        raise UserError(
-            f"the mask has shape {tuple(mask.shape)}: it must be (batch, queries, keys)"
-        )
+        raise UserError(f"the mask has shape {tuple(mask.shape)}: give (batch, queries, keys)")
     return to_boolean(mask)[:, None]
 
 

@@ -60,11 +60,8 @@ OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
 
 
 def choose_precision(precision: str, loaded: "TrainedModel") -> str:
-    """Replaces `auto` by a precision for this checkpoint. Returns any other `precision` unchanged.
-
-    `auto` becomes the precision in which the run computed its own validation loss, or fp32 if the
-    device does not support bfloat16.
-    """
+    """Replaces `auto` by the precision in which the run computed its own validation loss, or by
+    fp32 if the device does not support bfloat16."""
     if precision != "auto":
         return precision
     return OF_RUN[loaded.precision] if supports_bf16(loaded.model.device) else "fp32"
@@ -120,19 +117,13 @@ def evaluate_lengths(
     loaded: "TrainedModel",
     text: ValidationText,
     *,
-    batch_size: int,
     block_sizes: Sequence[int],
-    precision: str = "fp32",
+    **options: Any,
 ) -> list[dict[str, Any]]:
-    """Run `evaluate` once for each context length in `block_sizes`, always in the given
-    `precision`.
-
-    A context length may be larger than in training. If the position encoding does not support this,
-    or if no window contains an answer, the result has the key `not_possible` with the reason,
-    instead of the metrics.
-    """
+    """Runs `evaluate` with the same `options` for each context length in `block_sizes`, which may
+    be larger than in training. If the position encoding does not support this, or if no window
+    contains an answer, the result has the key `not_possible` with the reason, and no metrics."""
     results = []
-    options: Any = {"batch_size": batch_size, "precision": precision}
     for size in block_sizes:
         try:
             model = loaded.with_block_size(max(size, loaded.model.block_size))

@@ -52,6 +52,8 @@ class Run:
     module: LanguageModel
     added: list[str]
     """What a checkpoint of this run does not keep, by key or class."""
+    examples: list[str]
+    """Texts to begin with (see `Corpus.examples`)."""
     trainer: Any  # lightning.Trainer, which does not declare all of its attributes
 
     @property
@@ -109,7 +111,7 @@ def build(
     trainer = build_trainer(config, folder, every, logs, processes, contents)
     if resume:
         check_training_state(resume, trainer)
-    return Run(folder, config, processes, console, resume, data, module, added, trainer)
+    return Run(folder, config, processes, console, resume, data, module, added, examples, trainer)
 
 
 def build_data(

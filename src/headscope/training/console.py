@@ -23,7 +23,7 @@ from headscope.terminal import command, printable
 from headscope.trained.checkpoint import Stored
 from headscope.training.callbacks.early_stopping import EarlyStopping
 from headscope.training.callbacks.progress import say
-from headscope.training.callbacks.samples import Samples, first_words
+from headscope.training.callbacks.samples import Samples
 from headscope.training.loggers import tensorboards
 from headscope.training.run_folder import is_run, shown
 
@@ -126,8 +126,8 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     console = run.console
-    samples, store = run.callback(Samples), run.data.store
-    prompt = (samples and samples.prompt) or first_words(store.tokenizer, store.validation)
+    samples = run.callback(Samples)
+    prompt = (samples and samples.prompt) or next(iter(run.examples), "")
     if summary["steps"] < run.config.trainer.max_steps:
         stopping = run.callback(EarlyStopping)
         others = [type(each) for each in run.trainer.callbacks]

@@ -66,13 +66,6 @@ class Objective:
     def _unembed_loss_sum(self, x: Tensor, targets: Tensor) -> Tensor:
         return next_token_loss(self.model.unembed(x), targets, reduction="sum")
 
-    def compile(self) -> None:
-        """Compiles the functions that `loss` calls. The model is compiled in place, so that
-        parameter names in checkpoints do not change."""
-        self.model.compile()
-        self.hidden = torch.compile(self.model.hidden)
-        self.unembed_loss_sum = torch.compile(self._unembed_loss_sum)
-
     def undo_compile(self) -> None:
         self.model._compiled_call_impl = None
         self.hidden = self.model.hidden
@@ -85,7 +78,9 @@ def compile_in_place(
     """Compiles `objective.loss` for batches of the shape of `batch`, in one forward and backward
     pass. If the compiler fails, for example because there is no C compiler, the objective stays
     uncompiled, and the reason is returned."""
-    objective.compile()
+    objective.model.compile()  # in place, so that parameter names in checkpoints do not change
+    objective.hidden = torch.compile(objective.model.hidden)
+    objective.unembed_loss_sum = torch.compile(objective.unembed_loss_sum)
     try:
         with precision:
             loss = objective.loss(*batch)

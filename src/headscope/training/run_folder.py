@@ -38,12 +38,8 @@ def make_new(path: str) -> str:
     of the new folder. Two processes never get the same folder."""
     for number in itertools.count(1):
         folder = Path(path if number == 1 else f"{path}_{number}")
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            if not folder.is_dir():
-                raise
-        else:
             break
     return str(folder)
 
@@ -72,11 +68,8 @@ def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterato
 
 
 def check_writable(folder: Path) -> None:
-    """Raises UserError if there is a folder where the run writes a file, or if a symbolic link
-    leads out of the run folder, which may come from a stranger: the run would write there."""
-    for file in (*(folder / "checkpoints" / name for name in CHECKPOINTS), Path("outputs/latest")):
-        if file.is_dir():
-            raise UserError(f"{file} is a folder, but a run writes this file: move it away")
+    """Raises UserError if a symbolic link leads out of the run folder, which may come from a
+    stranger: the run would write there."""
     for path in folder.rglob("*"):
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             problem = f"{path} is a symbolic link to another folder"

@@ -54,7 +54,6 @@ HIDDEN = (
     r"`broadcast_buffers` is deprecated",  # older versions than torch 2.13 have no other name
     r"The `srun` command is available",  # one process is what is wanted
     r"It is recommended to use `self\.log\(",  # LanguageModel sums the losses of all processes
-    r"The '\w+_dataloader' does not have many workers",  # one is faster than any GPU
     r"You're resuming from a checkpoint that ended before the epoch",  # `Steps` knows the step
     r"Be aware that when using `ckpt_path`, callbacks",  # print_resume says so
     r"The number of training batches \(\d+\) is smaller",  # logging goes by steps

@@ -28,11 +28,11 @@ from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.tokens import classify_tokens, classify_vocabulary
 from headscope.data.store import open_store
 from headscope.data.tokenizer import char
-from headscope.data.windows import spread_windows
+from headscope.data.windows import first_passage, spread_windows
 from headscope.nn import GPT, Learned, MultiHeadAttention
 from headscope.nn.capture import capture
 from headscope.show.viewer.snapshot import compact_json, max_bytes
-from headscope.training.callbacks.attention import AttentionLog, ProbeText, probe_text
+from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.callbacks.heads import CHARTED, REPEATED_TEXTS, HeadWatch
 from headscope.training.callbacks.steps import evenly_chosen, snapshot_steps, spread_steps
 
@@ -92,7 +92,7 @@ def test_a_run_logs_what_its_weights_give(speeches):
 
     # The last images show the saved weights, on the beginning of the validation split.
     assert set(log.Tags()["images"]) == {image_tag(0, 2), image_tag(1, 2)}
-    tokens = probe_text(open_store(store), None, 32).tokens
+    tokens = first_passage(validation, 32)
     weights = capture(loaded.model, torch.tensor([tokens])).attention[:, 0]
     for layer in range(2):
         logged = log.Images(image_tag(layer, 2))
@@ -126,9 +126,9 @@ PLANNED = {0, 900}  # the steps of planned snapshots: the first and the last
 
 def watch(run_bytes: int = 10**9) -> AttentionLog:
     attention = AttentionLog(run_megabytes=run_bytes / 10**6)
-    attention.probe = ProbeText(list(range(TOKENS)), TOKENS + 3)
+    attention.tokens, attention.text_tokens = list(range(TOKENS)), TOKENS + 3
     attention.tokenizer, attention.vocabulary = TOKENIZER, TOKENIZER.vocabulary_labels()
-    attention.labels = TOKENIZER.labels(attention.probe.tokens)
+    attention.labels = TOKENIZER.labels(attention.tokens)
     attention.snapshot_steps = attention.planned = PLANNED
     attention.heads = HeadWatch()
     attention.heads.texts = some_tokens(TOKENS)

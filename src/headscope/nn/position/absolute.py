@@ -80,10 +80,8 @@ class Digits(FixedTable):
         if base < 2:
             raise UserError(f"base={base} of model/position=digits must be at least 2")
         if base**self.embed_dim < self.block_size:
-            raise UserError(
-                f"embed_dim={self.embed_dim} digits in base={base} are too few for "
-                f"block_size={self.block_size}: increase model.embed_dim or model.position.base"
-            )
+            problem = f"embed_dim={self.embed_dim} is too small for block_size={self.block_size}"
+            raise UserError(f"{problem}: increase model.embed_dim or model.position.base={base}")
         table = digit_table(self.block_size, self.embed_dim, base)
         self.register_buffer("table", table, persistent=False)
 
@@ -159,10 +157,8 @@ def add_position_over_length(embeddings: Tensor, lengths: Tensor | None = None) 
     if lengths is None:
         lengths = torch.full((batch,), tokens, device=embeddings.device)
     if lengths.shape != (batch,) or not ((lengths >= 1) & (lengths <= tokens)).all():
-        raise UserError(
-            f"lengths={lengths.tolist()} must be {batch} numbers from 1 to {tokens}: the number of "
-            "tokens of each text"
-        )
+        wanted = f"{batch} numbers from 1 to {tokens}: the number of tokens of each text"
+        raise UserError(f"lengths={lengths.tolist()} must be {wanted}")
     last = (lengths - 1).clamp(min=1)[:, None, None].to(embeddings.dtype)
     return embeddings + (position_column(embeddings, 0) - 1) / last
 

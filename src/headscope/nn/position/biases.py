@@ -68,10 +68,8 @@ class Relative(Position):
     def __init__(self, *, buckets: int = 32, max_distance: int = 128, **sizes: int) -> None:
         super().__init__(**sizes)
         if buckets < 2 or buckets % 2 or max_distance <= buckets // 2:
-            raise UserError(
-                f"buckets={buckets} must be even and at least 2, and max_distance={max_distance} "
-                "must be more than half of it"
-            )
+            wanted = f"even and at least 2, and max_distance={max_distance} more than half of it"
+            raise UserError(f"buckets={buckets} must be {wanted}")
         self.table = nn.Embedding(buckets, self.heads)
         bucket = t5_buckets(torch.arange(self.block_size), buckets, max_distance)
         self.register_buffer("bucket", bucket, persistent=False)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.errors import UserError, why_not_compiled
-from headscope.nn import GPT, Cache, Past, make_cache
+from headscope.nn import GPT, Cache, Past
 from headscope.trained.generation.tokens import DecodeStep
 
 
@@ -41,7 +41,7 @@ def compile_decoding(model: GPT, *, batch: int = 1) -> DecodeStep:
     try:
         with warnings.catch_warnings():  # PyTorch's own internal calls raise FutureWarnings
             warnings.simplefilter("ignore", FutureWarning)
-            step = compile_step(OneToken(model), make_cache(model, batch), first=first)
+            step = compile_step(OneToken(model), Cache(model, batch), first=first)
     except RuntimeError as error:
         reason = why_not_compiled(error)
         raise UserError(f"compile=true: the model cannot be compiled ({reason})") from error

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.data.machine import machine_memory
 from headscope.errors import UserError
-from headscope.nn import GPT, Cache, cache_bytes_per_token, make_cache
+from headscope.nn import GPT, Cache, cache_bytes_per_token
 from headscope.nn.checks import token_ids
 from headscope.trained.checkpoint.building import in_gib
 from headscope.trained.generation.choose_token import (
@@ -47,7 +47,7 @@ class Context:
         self.decode_one = decode_one or model.next_logits
         self.pieces = [tokens]
         self.length = tokens.size(1)
-        self.cache = make_cache(model, len(tokens)) if cached else None
+        self.cache = Cache(model, len(tokens)) if cached else None
 
     def next_logits(self) -> Tensor:
         """Logits (B, V) of the next token of each text."""
@@ -120,7 +120,5 @@ def check_samples(model: GPT, count: int) -> None:
     vocab_size = model.embedding.num_embeddings
     needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
     if needed > machine_memory():
-        raise UserError(
-            f"num_samples={count} needs {in_gib(needed)}, but this machine has "
-            f"{in_gib(machine_memory())} of memory: lower num_samples"
-        )
+        memory = f"{in_gib(needed)}, but this machine has {in_gib(machine_memory())} of memory"
+        raise UserError(f"num_samples={count} needs {memory}: lower num_samples")

@@ -3,7 +3,6 @@
 Shapes: L layers, H heads per layer, T tokens.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -12,7 +11,6 @@ from lightning.pytorch import Trainer
 from headscope.analysis.activations import Activations, predict
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
 from headscope.config.parse import Count, NonNegative
-from headscope.data.store import TokenStore
 from headscope.data.windows import first_passage
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -31,14 +29,6 @@ from headscope.training.loggers import add_image, add_snapshot, tensorboard_writ
 from headscope.training.module import LanguageModel
 
 MEGABYTE = 10**6
-
-
-@dataclass(frozen=True)
-class ProbeText:
-    """The text on which attention is shown."""
-
-    tokens: list[int]
-    whole: int  # the number of tokens before it was shortened
 
 
 class AttentionLog(StepCallback):
@@ -83,28 +73,33 @@ class AttentionLog(StepCallback):
         chosen = snapshot_steps(max(self.steps, self.images), last)
         self.image_steps = {*evenly_chosen(chosen, self.images)}
         self.planned = self.snapshot_steps | self.image_steps
-        text = data.probe_text if self.text is None else self.text
-        self.probe = probe_text(data.store, text, model.block_size)
         self.tokenizer = data.store.tokenizer
+        text = data.probe_text if self.text is None else self.text
+        passage = first_passage(data.store.validation, model.block_size)
+        tokens = passage if text is None else self.tokenizer.encode_prompt(text)
+        if not tokens:
+            problem = "callbacks.attention.text= is empty"
+            raise UserError(f"{problem}: give a text, or null for the corpus's")
+        self.tokens, self.text_tokens = tokens[: model.block_size], len(tokens)
         if self.steps:
             self.vocabulary = self.tokenizer.vocabulary_labels()
-            self.shorten_probe(model)
-        self.labels = self.tokenizer.labels(self.probe.tokens)
+            self.shorten_text(model)
+        self.labels = self.tokenizer.labels(self.tokens)
         watches = [each for each in trainer.callbacks if isinstance(each, HeadWatch)]
         self.heads = watches[0] if watches else HeadWatch(every_steps=0)
         if not watches:
             self.heads.read(data.store, model.block_size)
 
-    def shorten_probe(self, model: GPT) -> None:
+    def shorten_text(self, model: GPT) -> None:
         """Shortens the text, so that the snapshots keep to the limits of their size."""
         limit = min(self.step_bytes, self.run_bytes // len(self.snapshot_steps))
         layers, heads = len(model.attentions), model.attentions[0].heads
-        sizes = {"layers": layers, "heads": heads, "tokens": len(self.probe.tokens)}
+        sizes = {"layers": layers, "heads": heads, "tokens": len(self.tokens)}
         kept = tokens_within(limit, vocabulary=self.vocabulary, **sizes)
         if not kept:
             limits = "callbacks.attention.step_megabytes= and callbacks.attention.run_megabytes="
             raise UserError(f"{limits} are too small for one token: raise them")
-        self.probe = ProbeText(self.probe.tokens[:kept], self.probe.whole)
+        self.tokens = self.tokens[:kept]
 
     def due(self, step: int) -> bool:
         return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))
@@ -129,13 +124,13 @@ class AttentionLog(StepCallback):
         with_snapshot = planned or (self.snapshot_steps and self.heads.renamed)
         if not with_snapshot and step not in self.image_steps:
             return
-        reading = Activations(model, self.probe.tokens, self.tokenizer, step=step)
+        reading = Activations(model, self.tokens, self.tokenizer, step=step)
         reading.labels = self.labels  # so that they are not computed again
         if with_snapshot:
             predictions = predict(reading, reading.targets())
             following = torch.from_numpy(predictions.target_probabilities[-1, :-1]).to(model.device)
             reading.known_losses = -following.log()
-            header = {**reading.header(), **statistics.header(), "text_tokens": self.probe.whole}
+            header = {**reading.header(), **statistics.header(), "text_tokens": self.text_tokens}
             label_of = self.vocabulary.__getitem__
             blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
             size = sum(map(len, blobs))
@@ -150,12 +145,3 @@ class AttentionLog(StepCallback):
                 tag, image = image_tag(layer, weights.size(1)), head_image(maps)
                 for writer in writers:
                     add_image(writer, tag, image, step, DESCRIPTION)
-
-
-def probe_text(store: TokenStore, text: str | None, length: int) -> ProbeText:
-    """The first `length` tokens of `text`, or of the validation split if `text` is None."""
-    passage = first_passage(store.validation, length)
-    tokens = passage if text is None else store.tokenizer.encode_prompt(text)
-    if not tokens:
-        raise UserError("callbacks.attention.text= is empty: give a text, or null for the corpus's")
-    return ProbeText(tokens[:length], len(tokens))

@@ -1,14 +1,10 @@
 """Logs sampled text after every validation."""
 
-import re
 from typing import Annotated, Any
 
-import numpy as np
 from lightning.pytorch import Callback, Trainer
 
 from headscope.config.parse import NonNegative, Positive
-from headscope.data.tokenizer import Tokenizer
-from headscope.data.windows import first_passage
 from headscope.nn.capture import evaluating
 from headscope.trained.generation import generate_text
 from headscope.training.loggers import log_text
@@ -47,13 +43,3 @@ class Samples(Callback):
         if training and self.max_new_tokens and trainer.loggers and trainer.is_global_zero:
             text = self.sample(pl_module, self.prompt)
             log_text(trainer, "samples", text, trainer.global_step)
-
-
-def first_words(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
-    """The first words of a text, or if they are not separated by spaces, its first characters."""
-    text = tokenizer.decode(first_passage(tokens, 32)).rstrip("\N{REPLACEMENT CHARACTER}")[:32]
-    words = [word.span() for word in re.finditer(r"\S+", text)]
-    words = words[text[:1].islower() and len(words) > 3 :]  # half a word: one text was split in two
-    if len(words) < 3:
-        return text[slice(*words[0])][:12] if words else ""
-    return text[words[0][0] : words[-2][1]]

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import Callback, Trainer
 
 from headscope.data.module import TokenDataModule
@@ -66,12 +67,9 @@ def data_of(trainer: Any) -> TokenDataModule:
 
 def spread_steps(number: int, max_steps: int) -> list[int]:
     """Up to `number` steps from 0 to `max_steps`, both included, evenly spaced on a log scale."""
-    number = min(number, max_steps + 1)
     if number < 2:
         return [max_steps][:number]
-    ratio = max_steps ** (1 / (number - 2)) if number > 2 else 1
-    middle = {round(ratio**power) for power in range(number - 2)}
-    return sorted({0, max_steps} | middle)
+    return sorted({0, *np.geomspace(max_steps, 1, number - 1).round().astype(int).tolist()})
 
 
 def snapshot_steps(number: int, max_steps: int) -> list[int]:
@@ -85,7 +83,5 @@ def snapshot_steps(number: int, max_steps: int) -> list[int]:
 def evenly_chosen(steps: list[int], number: int) -> list[int]:
     """Up to `number` of the sorted `steps`, evenly spaced in this list. The last step is one of
     them, and the first step if there are several."""
-    if number < 2:
-        return steps[-1:] if number else []
-    places = {round(place * (len(steps) - 1) / (number - 1)) for place in range(number)}
-    return [steps[place] for place in sorted(places)]
+    places = np.linspace(len(steps) - 1, 0, number).round().astype(int).tolist()
+    return [steps[place] for place in sorted({*places})]
