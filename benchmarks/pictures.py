@@ -3,7 +3,7 @@
     python -m benchmarks.pictures default RUN      # a run of train.py
     python -m benchmarks.pictures induction RUN    # a run of train.py experiment=induction
     python -m benchmarks.pictures explore RUN      # the page of explore.py, for a default run
-    python -m benchmarks.pictures walk RUN "TEXT"  # why a head looks there, in docs/explore.md
+    python -m benchmarks.pictures walk RUN         # a walk of docs/explore.md, by the run's name
 
 The pictures of a default run need its report: python scripts/analyze.py checkpoint=RUN.
 """
@@ -12,7 +12,6 @@ import io
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from PIL import Image
@@ -25,6 +24,12 @@ from headscope.show.viewer.history import read_header
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SIZE = 1400, 1040
 """The size of the browser window. Without the browser's own bars, the page is about 1400 x 900."""
+WALKS = {
+    "induction": ("QxBnEaPfLQxBnEaPfL", "walk_induction.png"),
+    "names": ("ETT=", "walk_names.png"),
+    "gpt": ("Anna and Tom went to the garden. Anna gave a ball to", "walk_tom.png"),
+}
+"""The text and the picture of each walk."""
 
 
 def default(run: Path) -> None:
@@ -95,18 +100,18 @@ def explore_page(run: Path) -> None:
     write_gif(frames, DOCS / "explore.gif", width=800)
 
 
-def walk(run: Path, text: str) -> None:
+def walk(run: Path) -> None:
     """Why the head that decides looks where it looks, and then the first head that it reads."""
+    text, picture = WALKS[run.name.partition("_")[0]]
     press = "[...document.querySelectorAll('button')].find((b) => b.textContent === arguments[0])"
     with explore(run) as address, chromium(*SIZE) as browser:
         browser.get(f"{address}#x.text={quote(text)}")
         painted(browser)
         time.sleep(1)  # the head that decides is opened
-        painted(browser, f"{press}.click()", "Why there?")
-        time.sleep(0.5)
-        painted(browser, "document.querySelector('.pairs .row:nth-child(2) button')?.click()")
-        time.sleep(0.5)
-        browser.save_screenshot(str(DOCS / f"walk_{run.name.partition('_')[0]}.png"))
+        for action in (f"{press}.click()", "document.querySelector('.pairs button')?.click()"):
+            painted(browser, action, "Why there?")
+            time.sleep(0.5)
+        browser.save_screenshot(str(DOCS / picture))
 
 
 def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: int = 350) -> None:
@@ -120,12 +125,7 @@ def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: i
 
 
 if __name__ == "__main__":
-    kinds: dict[str, Any] = {
-        "default": default,
-        "induction": induction,
-        "explore": explore_page,
-        "walk": walk,
-    }
-    if len(sys.argv) < 3 or sys.argv[1] not in kinds:
-        sys.exit("usage: python -m benchmarks.pictures default|induction|explore|walk RUN [TEXT]")
-    kinds[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
+    kinds = {"default": default, "induction": induction, "explore": explore_page, "walk": walk}
+    if len(sys.argv) != 3 or sys.argv[1] not in kinds:
+        sys.exit("usage: python -m benchmarks.pictures default|induction|explore|walk RUN")
+    kinds[sys.argv[1]](Path(sys.argv[2]))

@@ -28,15 +28,15 @@ analysis/examples.py
 # what moves is the value before the output projection
 - (value @ matrix.T).norm(dim=-1)
 + value.norm(dim=-1)
-> analysis/test_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
+> analysis/test_head_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
 # the first queries of a window, which see few keys, count too
 - counted = seen > min(
 + counted = seen > 0 * min(
-> analysis/test_examples.py::test_few_and_short_windows_give_what_they_have
+> analysis/test_head_examples.py::test_few_and_short_windows_give_what_they_have
 # the examples of a decile are the strongest of their part
 - (2 * part + 1) * len(places)
 + (2 * part) * len(places)
-> analysis/test_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
+> analysis/test_head_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
 show/viewer/static/elsewhere.js
 # the places of the query and the key in damaged data are not checked
 - isShort(marked) && marked.length === 2 && marked.every((at) => Object.hasOwn(labels, at))
