@@ -13,8 +13,7 @@ from headscope.show.viewer.snapshot import Snapshot, tokens_within
 if TYPE_CHECKING:
     from headscope.analysis.reading import Reading
 
-EXPLAINED = 20
-DECISIVE = 0.01
+DECISIVE = 0.05
 """Without a head that decides, the probability falls at least by this."""
 MAX_BYTES = 10 * 2**20
 """Maximum size of all snapshots in a page, without the examples of heads, which add about 1 kB per
@@ -39,7 +38,7 @@ def page_of(
 ) -> str:
     """The text of attention.html, named after `reading`, with snapshots and losses by step. It
     opens at the last token, on the head that decides its prediction (see `Reading.deciders`), and
-    explains why this head and those that it reads look where they look."""
+    explains why this head looks where it looks."""
     step, captions = f"step {reading.step:,}", []
     start: dict[str, Any] = {}
     why: list[dict[str, Any]] = []
@@ -50,23 +49,10 @@ def page_of(
         with_it, without = (f"{100 * head[key]:.1f} %" for key in ("probability", "without"))
         line = f"At {step}, the model expects “{head['token']}” after the text with {with_it}."
         captions = [{"text": f"{line} Without {head['part']}, it is {without}."}]
-        why = explained_from(reading, head["part"], last)
+        why = [explanation(reading, head["part"], last, None)]
     run = shown_run(reading.name, snapshots, losses, why)
     title = f"{reading.name}, {step}"
     return attention_page(title=title, runs=[run], start=start, captions=captions)
-
-
-def explained_from(reading: "Reading", head: str, query: int) -> list[dict[str, Any]]:
-    """At most EXPLAINED explanations: of where `head` looks from `query`, then of where the heads
-    look that it reads there, and so on."""
-    edges: dict[tuple[str, int], None] = {(head, query): None}  # in the order of the walk
-    found: list[dict[str, Any]] = []
-    while len(found) < min(len(edges), EXPLAINED):
-        found.append(explanation(reading, *[*edges][len(found)], None))
-        for of_query, of_key, _ in found[-1].get("pairs", ()):
-            read = ((of_query, found[-1]["query"]), (of_key, found[-1]["key"]))
-            edges |= {(part, at): None for part, at in read if is_head({"part": part})}
-    return found
 
 
 def shown_run(

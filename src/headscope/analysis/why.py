@@ -197,11 +197,12 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     - `raised`: the tokens whose logits the weighted value raises most directly.
     - `q` and `k` (D,), their `scale`, and the `position_bias` of this score.
     - `elsewhere`: the scores of this query and key if the key stood at the query, one token back,
-      and so on, for a position encoding that rotates or has a bias.
+      and so on, and `others`: the mean score of all keys if each of them stood where this one is.
+      Only for a position encoding that rotates or has a bias.
     - `pairs`: LISTED pairs of the sum, the largest first, and its `total`.
 
-    If the scores are not such a sum, `problem` says why, and the last three are missing. `raised`
-    is missing in an attention of the user without matrices."""
+    If the scores are not such a sum, `problem` says why, and what follows `raised` is missing.
+    `raised` is missing in an attention of the user without matrices."""
     layer, number = parse_head(head, reading.model)
     query, key = edge_of(reading, layer, number, query, key)
     block, seen = reading.model.blocks[layer], visible_keys(reading)[query].tolist()
@@ -226,11 +227,12 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     table = found.why(head, query, key).table()
     position, shared = type(reading.model.position), number * attention.kv_heads // attention.heads
     if position.rotate is not Position.rotate or position.bias is not Position.bias:
-        everywhere = k[:, [shared], [key]].expand_as(k[:, [shared]])
-        rotated = reading.model.position.rotate(q[:, [number]], everywhere)
-        row = attention.scale * rotated[0][0, 0, query] @ rotated[1][0, 0].mT
-        row = row.cpu().double() + found.bias[query]
-        shown["elsewhere"] = row[: query + 1].flip(0).tolist()
+        units = torch.eye(k.size(-1)).to(k)[None, :, None].expand(-1, -1, len(seen), -1)
+        turned, places = reading.model.position.rotate(q[:, [number]], units)  # (_, _, T, D)
+        everywhere = attention.scale * k[0, shared] @ (places[0] @ turned[0, 0, query])
+        everywhere = everywhere.cpu().double() + found.bias[query]  # (T keys, T places)
+        shown["elsewhere"] = everywhere[key, : query + 1].flip(0).tolist()
+        shown["others"] = float(everywhere[found.visible[query], key].mean())
     return shown | {
         "q": found.q.sum(dim=0)[query].tolist(),
         "k": found.k.sum(dim=0)[key].tolist(),

@@ -62,7 +62,7 @@ export const WORDS = {
   "weights": "How much of its attention a token gives to each token that it sees. The weights of a query add up to 1.",
   "without first token": "Many heads put the weight that they do not need on the first token. This view leaves it out and shares the rest, so that the other weights are easier to see.",
   "uniform": "Uniform attention gives every visible token the same weight, as in an untrained model. The column has the metric for it.",
-  "score": "The number after a name is the metric that decides the name. For a mixed head, it is the unevenness.",
+  "score": "After a name, the metric that decides the name; for a mixed head, the unevenness. In the panel *Why there?*: how well a query and a key fit, before softmax.",
   "name?": "The name is uncertain: another text might give another name, because a metric is near its threshold.",
   "striped colour": "Two names can share a colour. One of them is then striped, so that nobody confuses them.",
   "loss": "How wrong the model was about a token: the smaller the probability that it gave to this token, the larger the loss. The small number below a token is its loss. The first token has none: –.",

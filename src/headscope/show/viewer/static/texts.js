@@ -150,7 +150,9 @@ export const WHY = {
   close: "×",
   closes: "Close (Esc)",
   edge: (head, query, key) => `${head}: ${query} → ${key}`,
-  why: (head, query, key) => [`Why ${head} looks from “`, query, "” to “", key, "”"],
+  why: (head, query, key, hardly) => [`Why ${head} ${hardly ? "hardly " : ""}looks from “`, query, "” to “", key, "”"],
+  switched: (head) => `${head} is switched: this is how it looks, and not what it now adds.`,
+  oneKey: "The first token sees only itself, so its weight is 1.",
   needsModel: "This page has the weights, but not the model, which is needed to explain them: open the run with explore.",
   columns: ["key", "score", "weight"],
   score: "Query times key is the score",
@@ -163,22 +165,26 @@ export const WHY = {
   summed: (sum, scale, bias, score) => [`The products add up to ${sum}. Times the scale ${scale}`,
     bias ? `, plus ${bias} for the position,` : ",", ` this is the score: ${score}.`],
   weight: "Softmax turns scores into weights",
-  softmax: (query, seen, hidden, hasScores) => ["“", query, `” sees ${count(seen, "key")}`,
+  softmax: (query, seen, hidden) => ["“", query, `” sees ${count(seen, "key")}`,
     hidden ? `; the mask hides ${count(hidden, "later token")}. ` : ". ",
-    hasScores ? "Softmax turns their scores into weights, which add up to 1:" : "The weights add up to 1:"],
+    "Softmax turns their scores into weights, which add up to 1:"],
+  others: (number) => count(number, "other key"),
   value: "The weighted value is added",
   moved: (key, weight, query) => ["The value of “", key, `”, times ${weight}, is added at “`, query,
-    "”. Directly, this raises most:"],
+    "”. Later layers read it. Directly, it raises most:"],
   parts: "Where the score comes from",
   mostly: (ofQuery, ofKey, value, query, key) => [`Mostly, ${WHY.written(ofQuery)} at “`, query,
-    `” ${value < 0 ? "does not fit" : "fits"} ${WHY.written(ofKey)} at “`, key, "”."],
+    `” ${value < 0 ? "does not fit" : "fits"} ${WHY.written(ofKey)} at “`, key, "”"],
   written: (part) => (/^L\d/.test(part) ? `what ${part} wrote` : `the ${part}`),
-  elsewhere: (key) => ["Position matters too: if “", key, "” stood elsewhere, with the same query and key, the score would be:"],
   back: (distance) => (distance ? `${distance} back` : "at the query"),
   at: (token) => ["at “", token, "”"],
-  relative: (score, mean, total, query, key) => [`The score ${score} is ${total} above the mean of all keys, ${mean}: softmax `
-    + "ignores what all keys share. This difference is the sum of all pairs: a part of “", query, "” times a part of “",
-    key, "”. Click a head to see where it looks, and why."],
+  relative: (score, difference, isBelow, mean, query, key) => [`The score ${score} is ${difference} `
+    + `${isBelow ? "below" : "above"} the mean of all keys, ${mean}: softmax ignores what all keys share. This difference is `
+    + "the sum of all pairs: a part of “", query, "” times a part of “", key, "”. Click a head to see why it looks where it looks."],
+  byPlace: (key, back) => ["Mostly because “", key, `” is ${back}, whatever token it is.`],
+  andPlace: (back) => `, and because it is ${back}.`,
+  places: (key, back, byToken, byPlace) => [`The position turns the query and the key. That it is “`, key, `” adds ${byToken} `
+    + `(compared with all keys, if they were ${back}), and that it is ${back} adds ${byPlace} (compared with other places):`],
   pair: (query, key) => (key ? `${query} × ${key}` : query),
   rest: "all other pairs",
   byStep: "The pair that adds most to the same score at each kept step:",
@@ -197,8 +203,7 @@ export const METRICS = {
 export const ELSEWHERE = {
   title: (head) => `What ${head} does elsewhere`,
   working: "working …",
-  measured: (texts) => `Found in ${texts}, among the strongest keys of all queries that see enough keys. The framed `
-    + "token looks at the coloured one. A stronger colour is a larger weight.",
+  measured: (texts) => `Found in ${texts}. The framed token looks at the coloured one; a stronger colour is a larger weight.`,
   kinds: {
     weight: ["Strongest by weight", "The largest attention weights of this head, in different windows."],
     moved: ["Strongest by what it moves", "The number is the size (norm) of what moves along this edge: the weight "

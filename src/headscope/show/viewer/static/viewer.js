@@ -239,9 +239,10 @@ export function createViewer(root, options) {
     if (shown.model) render();
   });
   address.onChange((changed) => change({ ...changed, head: changed.head ?? state.head }));
-  new ResizeObserver(oncePerFrame(() => {
+  const resized = new ResizeObserver(oncePerFrame(() => {
     for (const panel of [timeline, grid, predicted, map, lines, reasons]) panel.resize();
-  })).observe(root);
+  }));
+  for (const element of [root, overview]) resized.observe(element); // the panel Why hides what is in it
   return { refresh, change };
 }
 

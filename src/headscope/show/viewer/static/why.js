@@ -10,10 +10,12 @@ import { row, strongest } from "./weights.js";
 
 const KEYS = 6; // that are listed
 const PLACES = 4; // distances that are listed, besides that of the key
+const HARDLY = 0.5; // a head hardly looks at a key with less than this share of the mean weight
+const SMALL = 0.005; // a sum that is shown as zero
 const ROW = 34; // height of the bars of a vector, in pixels
 const LABEL = 74; // width of the label beside them
 
-const bold = (text) => make(null, "bdi", { class: "token-name" }, text);
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const isHead = (part) => /^L\d+H\d+$/.test(part);
 
 /** `explanationOf(model, edge)` resolves to the answer of the server, or null where there is no model. If `steps`
@@ -21,7 +23,7 @@ const isHead = (part) => /^L\d+H\d+$/.test(part);
 export function createWhy(parent, actions, explanationOf = () => null, steps = null) {
   const section = make(parent, "section", { class: "card why-card", "aria-label": TEXTS.title, hidden: "" });
   const trail = make(section, "nav", { class: "buttons", "aria-label": TEXTS.walk });
-  const heading = make(section, "h3");
+  const heading = make(section, "h3", { tabindex: -1 });
   const problem = make(section, "p", { class: "quiet", role: "status" });
   const body = make(section, "div", { class: "blocks" });
   const block = (parent, title) => {
@@ -33,7 +35,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   const mostly = make(partsBox, "p", { class: "effect" });
   const pairs = make(partsBox, "div", { class: "rows pairs" });
   const relative = make(partsBox, "p", { class: "quiet" });
-  const moves = make(partsBox, "p");
+  const places = make(partsBox, "p");
   const placeRows = make(partsBox, "div", { class: "rows" });
   const since = make(partsBox, "button", { type: "button", class: "action", click: () => listSteps(current) }, TEXTS.since);
   const byStep = make(partsBox, "p", { hidden: "" }, TEXTS.byStep);
@@ -55,7 +57,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   function showTrail({ state: { walk }, labels }) {
     trail.replaceChildren();
     walk.forEach((edge, number) => {
-      const text = TEXTS.edge(edge.head, labels[edge.query], labels[edge.key]);
+      const text = TEXTS.edge(edge.head, `${labels[edge.query]} ${edge.query}`, `${labels[edge.key]} ${edge.key}`);
       const last = number === walk.length - 1;
       make(trail, "button", { type: "button", class: "action", "aria-current": last ? "step" : undefined, title: TEXTS.walk,
                               click: () => actions.follow(walk.slice(0, number + 1)) }, text);
@@ -66,26 +68,35 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
 
   function draw(model, edge, answer) {
     current = { model, edge, answer };
-    const [query, key] = [edge.query, edge.key].map((token) => model.labels[token]);
-    heading.replaceChildren(...TEXTS.why(edge.head, bold(query), bold(key)));
-    problem.textContent = answer ? answer.problem ?? "" : TEXTS.needsModel;
-    scoreBox.hidden = partsBox.hidden = !answer?.pairs;
+    const { labels, history } = model;
+    const [query, key] = [edge.query, edge.key].map((token) => () => {
+      const name = make(null, "bdi", { class: "token-name" }, labels[token]);
+      make(name, "span", { class: "token-number" }, token);
+      return name;
+    });
+    const seen = answer ? answer.scores.filter((score) => score !== null) : [];
+    const hardly = answer && answer.weights[edge.key] < HARDLY / seen.length;
+    heading.replaceChildren(...TEXTS.why(edge.head, query(), key(), hardly));
+    problem.textContent = !answer ? TEXTS.needsModel : answer.problem
+      ?? (history.switched.includes(edge.head) ? TEXTS.switched(edge.head) : seen.length < 2 ? TEXTS.oneKey : "");
+    scoreBox.hidden = !answer?.pairs;
+    partsBox.hidden = !answer?.pairs || seen.length < 2;
     valueBox.hidden = !answer?.raised;
     if (!scoreBox.hidden) {
       const { q, k, scale, position_bias: bias, scores } = answer;
       const sum = q.reduce((total, value, i) => total + value * k[i], 0);
-      multiplied.replaceChildren(...TEXTS.multiplied(bold(query), bold(key), q.length));
+      multiplied.replaceChildren(...TEXTS.multiplied(query(), key(), q.length));
       drawBars(model.theme, answer);
       summed.replaceChildren(...TEXTS.summed(differenceText(sum), scale.toFixed(3), bias && differenceText(bias),
         differenceText(scores[edge.key])));
     }
+    softmax.replaceChildren(...TEXTS.softmax(query(), seen.length || edge.query + 1, labels.length - 1 - edge.query));
     showKeys(model, edge, answer);
     if (answer?.raised) {
-      const weight = answer.weights[edge.key].toFixed(3);
-      moved.replaceChildren(...TEXTS.moved(bold(key), weight, bold(query)));
+      moved.replaceChildren(...TEXTS.moved(key(), answer.weights[edge.key].toFixed(3), query()));
       list(raised, answer.raised.slice(0, 5).map(([text, value]) => ({ text, ...signed(value, answer.raised[0][1]) })));
     }
-    if (!partsBox.hidden) showPairs(model, edge, answer);
+    if (!partsBox.hidden) showPairs(edge, answer, query, key, seen);
   }
 
   /** The query, the key and their products as bars, one for each dimension. */
@@ -111,55 +122,66 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   /** The keys with the largest weights, with their scores before and their weights after softmax. */
   function showKeys({ labels, own }, { query, key }, answer) {
     const weights = row(own, query).map(([token, weight]) => [token, answer ? answer.weights[token] ?? 0 : weight]);
-    const seen = answer ? answer.weights.filter((weight) => weight !== null).length : query + 1;
-    softmax.replaceChildren(...TEXTS.softmax(bold(labels[query]), seen, labels.length - seen, Boolean(answer)));
     const listed = new Set([...strongest(weights, KEYS).map(([token]) => token), key]);
+    const [shown, others] = [true, false].map((isListed) => weights.filter(([token]) => listed.has(token) === isListed));
+    const rest = others.reduce((sum, [, weight]) => sum + weight, 0);
+    const most = Math.max(...shown.map(([token]) => Math.abs(answer?.scores[token] ?? 0))) || 1;
     keyRows.replaceChildren();
     const columns = make(keyRows, "tr", { class: "quiet" });
-    for (const name of answer ? TEXTS.columns : [TEXTS.columns[0], TEXTS.columns[2]]) make(columns, "th", { scope: "col" }, name);
-    const most = Math.max(...[...listed].map((token) => Math.abs(answer?.scores[token] ?? 0))) || 1;
-    for (const [token, weight] of weights.filter(([each]) => listed.has(each))) {
+    for (const name of TEXTS.columns) make(columns, "th", { scope: "col" }, name);
+    for (const [token, weight] of [...shown, ...(others.length ? [[null, rest]] : [])]) {
       const line = make(keyRows, "tr", { class: token === key ? "marked" : "" });
-      make(line, "th", { scope: "row", class: "token-name" }).append(make(null, "bdi", {}, labels[token]), ` ${token}`);
-      if (answer) {
-        const score = answer.scores[token];
-        addShare(make(line, "td", {}, differenceText(score)), score < 0 ? "less" : "more", Math.abs(score) / most);
-      }
+      const name = make(line, "th", { scope: "row", class: "token-name" });
+      name.append(...(token === null ? [TEXTS.others(others.length)] : [make(null, "bdi", {}, labels[token]), ` ${token}`]));
+      const score = answer?.scores[token] ?? null;
+      const cell = make(line, "td", {}, score === null ? "" : differenceText(score));
+      if (score !== null) addShare(cell, score < 0 ? "less" : "more", Math.abs(score) / most);
       addShare(make(line, "td", {}, weight.toFixed(3)), "looks", weight);
     }
   }
 
-  function showPairs({ labels }, { query, key }, { pairs: shown, total, scores, elsewhere = [] }) {
-    const seen = scores.filter((score) => score !== null);
-    const mean = seen.reduce((sum, score) => sum + score, 0) / seen.length;
-    relative.replaceChildren(...TEXTS.relative(differenceText(scores[key]), differenceText(mean), differenceText(total),
-      bold(labels[query]), bold(labels[key])));
-    mostly.replaceChildren(...TEXTS.mostly(...shown[0], bold(labels[query]), bold(labels[key])));
+  function showPairs(edge, { pairs: shown, total, scores, elsewhere = [], others }, query, key, seen) {
+    const distance = edge.query - edge.key;
+    const score = scores[edge.key];
+    const away = elsewhere.filter((_, back) => back !== distance);
+    const byPlace = score - mean(away);
+    const byToken = score - others;
+    const words = byPlace > 2 * byToken ? TEXTS.byPlace(key(), TEXTS.back(distance))
+      : [...TEXTS.mostly(...shown[0], query(), key()), byPlace > byToken ? TEXTS.andPlace(TEXTS.back(distance)) : "."];
+    mostly.replaceChildren(...(Math.abs(total) < SMALL ? [] : words));
+    relative.replaceChildren(...TEXTS.relative(differenceText(score), differenceText(Math.abs(total)).slice(1), total < 0,
+      differenceText(mean(seen)), query(), key()));
     pairs.replaceChildren();
     const ends = make(pairs, "div", { class: "row quiet" });
-    for (const words of [TEXTS.at(bold(labels[query])), [""], TEXTS.at(bold(labels[key]))]) make(ends, "span").append(...words);
+    for (const text of [TEXTS.at(query()), [""], TEXTS.at(key())]) make(ends, "span").append(...text);
     const rest = total - shown.reduce((sum, [, , value]) => sum + value, 0);
-    for (const [ofQuery, ofKey, value] of [...shown, [TEXTS.rest, "", rest]]) {
+    for (const [ofQuery, ofKey, value] of [...shown, ...(Math.abs(rest) < SMALL ? [] : [[TEXTS.rest, "", rest]])]) {
       const line = make(pairs, "div", { class: "row" });
-      const named = (part, token) => (isHead(part)
-        ? make(line, "button", { type: "button", class: "action", title: TEXTS.follow(part, labels[token]),
-                                 click: () => actions.follow([...current.model.state.walk, { head: part, query: token, key: null }]) }, part)
-        : explainControl(make(line, "span", {}, part), part.replace(/^L\d+ /, "")));
-      named(ofQuery, query);
+      addPart(line, ofQuery, edge.query);
       make(line, "span", { class: "before" }, ofKey && "×");
-      named(ofKey, key);
+      addPart(line, ofKey, edge.key);
       const { note, share, sign } = signed(value, shown[0][2]);
       addShare(line, sign, share);
       make(line, "span", { class: "note" }, note);
     }
-    moves.replaceChildren(...(elsewhere.length > 1 ? TEXTS.elsewhere(bold(labels[key])) : []));
+    places.replaceChildren(...(away.length ? TEXTS.places(key(), TEXTS.back(distance), differenceText(byToken),
+      differenceText(byPlace)) : []));
     const most = Math.max(...elsewhere.map(Math.abs));
-    const near = elsewhere.map((score, distance) => ({ text: TEXTS.back(distance), ...signed(score, most),
-                                                       marked: distance === query - key }));
-    list(placeRows, near.filter(({ marked }, distance) => distance < PLACES || marked));
+    const rows = elsewhere.map((value, back) => ({ text: TEXTS.back(back), ...signed(value, most), marked: back === distance }));
+    list(placeRows, rows.filter(({ marked }, back) => away.length && (back < PLACES || marked)));
     stepRows.replaceChildren();
     byStep.hidden = true;
     since.hidden = !steps || steps.list().length < 2;
+  }
+
+  /** A part of a token: a head is a button that explains where it looks. */
+  function addPart(line, part, token) {
+    if (!isHead(part)) explainControl(make(line, "span", {}, part), part.replace(/^L\d+ /, ""));
+    else {
+      const follow = () => actions.follow([...current.model.state.walk, { head: part, query: token, key: null }]);
+      const title = TEXTS.follow(part, current.model.labels[token]);
+      make(line, "button", { type: "button", class: "action", title, click: follow }, part);
+    }
   }
 
   /** The largest pair of the same edge at each kept step. */
@@ -193,8 +215,10 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
       }
       showTrail(model);
       const question = [history, model.step.step, edge.head, edge.query, edge.key];
-      const isSame = asked?.every((each, i) => each === question[i]);
-      if (isSame) return;
+      if (asked?.every((each, i) => each === question[i])) {
+        if (current?.answer?.pairs) drawBars(model.theme, current.answer); // the theme may be another one
+        return;
+      }
       const isOther = asked?.slice(2).join() !== question.slice(2).join();
       asked = question;
       section.classList.add("asking");
@@ -203,8 +227,10 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
       section.classList.remove("asking");
       draw(model, edge, answer?.weights ? answer : null);
       if (answer?.problem) problem.textContent = answer.problem;
+      if (!isOther) return;
+      heading.focus({ preventScroll: true });
       const { top } = section.getBoundingClientRect();
-      if (isOther && (top < 0 || top > 0.7 * innerHeight)) section.scrollIntoView();
+      if (top < 0 || top > 0.7 * innerHeight) section.scrollIntoView();
     },
     resize() {
       if (!section.hidden && current?.answer?.pairs) drawBars(current.model.theme, current.answer);
