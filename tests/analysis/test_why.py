@@ -132,6 +132,31 @@ def test_pairs_add_up_to_the_scores_and_values_to_what_the_head_writes(reading, 
         close(pushes, pushes_of(reading.model, reading, layer, head, QUERY))
 
 
+@torch.no_grad()
+def test_a_key_at_another_place_has_the_score_that_attention_gives_it_there(reading):
+    keys, position = seen_by(reading, QUERY), reading.model.position
+    block, x = reading.model.blocks[1], reading.residual[1][None]
+    q, k, _ = block.attention.project(*[block.attention_norm(x)] * 3)
+    bias = position.bias(len(TEXT), len(TEXT))
+    for head in range(block.attention.heads):
+        page = explanation(reading, f"L1H{head}", QUERY, keys[0])
+        assert ("elsewhere" in page) == (bias is not None or not position.rotate(q, k)[1].equal(k))
+        if "elsewhere" not in page:
+            continue
+        of_head = k[:, [head * k.size(1) // block.attention.heads]]
+        placed = []  # (keys, places)
+        for key in range(len(TEXT)):
+            turned, at_all = position.rotate(q, of_head[:, :, [key]].expand_as(of_head))
+            row = block.attention.scale * at_all[0, 0] @ turned[0, head, QUERY]
+            placed.append(row + (0 if bias is None else bias[head % len(bias), QUERY]))
+        scores = torch.stack(placed)
+        close(torch.tensor(page["elsewhere"]), scores[keys[0], : QUERY + 1].flip(0))
+        assert page["others"] == pytest.approx(float(scores[keys, keys[0]].mean()), abs=1e-5)
+        assert page["elsewhere"][QUERY - keys[0]] == pytest.approx(
+            page["scores"][keys[0]], abs=1e-5
+        )
+
+
 TOKEN, BEFORE = slice(VOCAB), slice(VOCAB, 2 * VOCAB)
 """The token and the token before it in the residual stream of a circuit."""
 

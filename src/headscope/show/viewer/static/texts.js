@@ -152,7 +152,7 @@ export const WHY = {
   edge: (head, query, key) => `${head}: ${query} → ${key}`,
   why: (head, query, key, hardly) => [`Why ${head} ${hardly ? "hardly " : ""}looks from “`, query, "” to “", key, "”"],
   switched: (head) => `${head} is switched: this is how it looks, and not what it now adds.`,
-  oneKey: "The first token sees only itself, so its weight is 1.",
+  oneKey: "This token sees only itself, so its weight is 1.",
   needsModel: "This page has the weights, but not the model, which is needed to explain them: open the run with explore.",
   columns: ["key", "score", "weight"],
   score: "Query times key is the score",
@@ -171,7 +171,7 @@ export const WHY = {
   others: (number) => count(number, "other key"),
   value: "The weighted value is added",
   moved: (key, weight, query) => ["The value of “", key, `”, times ${weight}, is added at “`, query,
-    "”. Later layers read it. Directly, it raises most:"],
+    "”. Later layers may read it. Directly, it raises most:"],
   parts: "Where the score comes from",
   mostly: (ofQuery, ofKey, value, query, key) => [`Mostly, ${WHY.written(ofQuery)} at “`, query,
     `” ${value < 0 ? "does not fit" : "fits"} ${WHY.written(ofKey)} at “`, key, "”"],
@@ -183,7 +183,7 @@ export const WHY = {
     + "the sum of all pairs: a part of “", query, "” times a part of “", key, "”. Click a head to see why it looks where it looks."],
   byPlace: (key, back) => ["Mostly because “", key, `” is ${back}, whatever token it is.`],
   andPlace: (back) => `, and because it is ${back}.`,
-  places: (key, back, byToken, byPlace) => [`The position turns the query and the key. That it is “`, key, `” adds ${byToken} `
+  places: (key, back, byToken, byPlace) => ["Token or place? That it is “", key, `” adds ${byToken} `
     + `(compared with all keys, if they were ${back}), and that it is ${back} adds ${byPlace} (compared with other places):`],
   pair: (query, key) => (key ? `${query} × ${key}` : query),
   rest: "all other pairs",

@@ -146,8 +146,9 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     const away = elsewhere.filter((_, back) => back !== distance);
     const byPlace = score - mean(away);
     const byToken = score - others;
-    const words = byPlace > 2 * byToken ? TEXTS.byPlace(key(), TEXTS.back(distance))
-      : [...TEXTS.mostly(...shown[0], query(), key()), byPlace > byToken ? TEXTS.andPlace(TEXTS.back(distance)) : "."];
+    const [place, token] = [byPlace, byToken].map((value) => value * Math.sign(total));
+    const words = place > 2 * token ? TEXTS.byPlace(key(), TEXTS.back(distance))
+      : [...TEXTS.mostly(...shown[0], query(), key()), place > token ? TEXTS.andPlace(TEXTS.back(distance)) : "."];
     mostly.replaceChildren(...(Math.abs(total) < SMALL ? [] : words));
     relative.replaceChildren(...TEXTS.relative(differenceText(score), differenceText(Math.abs(total)).slice(1), total < 0,
       differenceText(mean(seen)), query(), key()));
