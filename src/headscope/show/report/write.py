@@ -24,7 +24,7 @@ from headscope.analysis.why import POSITION_BIAS, Why
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.report import tables
-from headscope.show.report.inputs import AblationResult, ReportInput
+from headscope.show.report.inputs import VALIDATION, AblationResult, ReportInput
 from headscope.trained import TrainedModel
 
 EVENTS = "events.out.tfevents.{seconds}.headscope"
@@ -91,11 +91,13 @@ def write_report(
         at_step, more = reading, ablated
         if stored is not loaded:
             at_step, more = stored.read(reading.tokens.tolist()), {}
-        found = find_examples(stored.model, report.windows, stored.tokenizer)
-        elsewhere = shown_examples(found, report.windows, report.source)
         made = at_step.snapshot(of_step, shown, more_metrics=more)
-        snapshots[step] = made.with_json("examples", elsewhere)
-        examples += tables.example_rows(step, found)
+        if report.source == VALIDATION:
+            found = find_examples(stored.model, report.windows, stored.tokenizer)
+            elsewhere = shown_examples(found, report.windows, report.source)
+            made = made.with_json("examples", elsewhere)
+            examples += tables.example_rows(step, found)
+        snapshots[step] = made
         losses.append(at_step.loss(shown))
         of_page = stored.read(text)
         deciders += [{"step": step, **row} for row in of_page.deciders(token=expected)]
@@ -105,10 +107,10 @@ def write_report(
     texts = tables.tables_of(report, statistics, shown)
     texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
     texts["deciders.csv"] = tables.csv_text(deciders)
-    texts["examples.csv"] = tables.csv_text(examples)
     pairs = [{"step": step, **row} for step in reads for row in tables.read_rows(reads[step])]
-    if pairs:
-        texts["reads.csv"] = tables.csv_text(pairs)
+    for name, listed in (("examples.csv", examples), ("reads.csv", pairs)):
+        if listed:
+            texts[name] = tables.csv_text(listed)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
     own = [row for row in deciders if row["step"] == loaded.step]
     texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, own)
