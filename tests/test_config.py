@@ -68,9 +68,7 @@ def test_every_root_composes_with_a_value_for_every_key(root):
 
 
 @pytest.mark.parametrize(("group", "option"), [each for each in CHOICES if each[0] != "thresholds"])
-def test_every_choice_builds_and_no_mistake_in_it_goes_unnoticed(
-    group, option, monkeypatch, tmp_path
-):
+def test_every_choice_builds_and_its_mistakes_are_refused(group, option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("To be, or not to be: that is the question.")
     composition = chosen(group, option)

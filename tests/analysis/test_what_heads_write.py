@@ -2,7 +2,7 @@
 that hooks, or formulas written here, compute from the model itself."""
 
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -178,32 +178,6 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
     assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
     for row in rows:
         assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
-
-
-def test_the_only_part_that_writes_is_the_only_decider(loaded):
-    blocks = [*enumerate(loaded.model.blocks)]
-    heads = [f"L{n}H{head}" for n, block in blocks for head in range(block.attention.heads)]
-    networks = {f"L{n} feed-forward": block.feed_forward for n, block in blocks}
-    networks = {part: network for part, network in networks.items() if network}
-
-    @contextmanager
-    def only(planted):
-        with loaded.ablate([head for head in heads if head != planted]), ExitStack() as stack:
-            for part in networks.keys() - {planted}:
-                hook = networks[part].register_forward_hook(lambda *read: torch.zeros_like(read[2]))
-                stack.enter_context(hook)
-            yield loaded.logits(TEXT)[-1].softmax(-1)
-
-    with only(None) as silent:
-        pass
-    for planted in [heads[0], heads[-1], *networks]:
-        with only(planted) as likely:
-            token = int((likely - silent).argmax())
-            first, *others = loaded.deciders(TEXT, token=token, by="zero")
-        without = pytest.approx(silent[token].item(), abs=1e-5)
-        assert (first["part"], first["without"]) == (planted, without)
-        for row in others:
-            assert row["without"] == pytest.approx(row["probability"], abs=1e-6)
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):

@@ -201,9 +201,7 @@ def check_reads(report, checkpoints, text):
 
 
 @pytest.mark.parametrize("words", [["text=W"], ["checkpoint=additive.safetensors"]])
-def test_without_scores_that_are_sums_and_differ_the_report_does_not_say_what_heads_read(
-    analyze, words
-):
+def test_without_sums_that_differ_the_report_does_not_say_what_heads_read(analyze, words):
     saved, _ = content(configuration("model/attention=additive"))
     save(saved, "additive.safetensors")
     analyze("text=We the", *words, "output_dir=report")
