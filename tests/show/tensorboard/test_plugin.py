@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from choices import slow_unless
 from tab_runs import ROUTES, TEXT, Answer, Board, board, in_process, made_up_parts, until, write_run
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from torch.utils.tensorboard import SummaryWriter
@@ -82,11 +83,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(
-    scope="module",
-    params=[True, pytest.param(False, marks=pytest.mark.slow)],
-    ids=["fast", "slow"],
-)
+@pytest.fixture(scope="module", params=slow_unless([True], [True, False]), ids=["fast", "slow"])
 def served(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Board]:
     """TensorBoard, after it has read everything. It must not print a traceback until the end."""
     snapshots = {"good": len(STEPS), "hostile": 1, "cut": 2, "losses": 1, MARKUP: 1}
