@@ -104,6 +104,23 @@ def test_gradients_reach_every_parameter(pair):
             assert parameter.grad.abs().max() > 1e-5, name
 
 
+@every_pair
+def test_it_overfits_one_batch(pair):
+    """Random texts that begin with different tokens: what follows depends on the whole text."""
+    options = {"embed_dim": 32, "norm": RMSNorm, "scale_embedding": True, "tied_head": False}
+    model, tokens = fresh(**parts(*pair), **options), some_tokens(11, batch=8)
+    tokens[:, 0] = torch.arange(8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = loss_of(model, tokens)
+        if loss < 0.1:
+            return
+        loss.backward()
+        optimizer.step()
+    pytest.fail(f"the loss is {float(loss):.2f}")
+
+
 # --- its parts ---
 
 
