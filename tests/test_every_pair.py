@@ -22,15 +22,9 @@ from headscope.training.run import fit
 
 TINY = [
     *SIZES,
-    "data=text",
-    "tokenizer=byte",
-    "model.dropout=0.1",
-    "trainer.max_steps=4",
-    "trainer.batch_size=4",
-    "schedule.warmup_steps=1",
-    "callbacks.samples.max_new_tokens=0",
-    "callbacks.attention.images=0",
-    "callbacks.attention.steps=0",
+    *("data=text", "tokenizer=byte", "model.dropout=0.1", "trainer.max_steps=4"),
+    *("trainer.batch_size=4", "schedule.warmup_steps=1", "callbacks.samples.max_new_tokens=0"),
+    *("callbacks.attention.images=0", "callbacks.attention.steps=0"),
 ]
 
 

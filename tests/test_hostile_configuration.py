@@ -142,9 +142,7 @@ def run(script):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_evaluates_nothing_and_writes_only_in_its_folder(
-    script, run, tmp_path_factory
-):
+def test_a_resumed_run_evaluates_nothing_and_writes_in_its_folder(script, run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("outside")
     whole = opened(run)
     before = files(Path())

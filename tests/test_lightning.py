@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, suppress
@@ -22,6 +21,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from many_processes import TINY
 from refusals import refused
 from running import ROOT, events, snapshot_headers, summary
+from test_every_pair import pressing_ctrl_c
 
 import headscope
 from headscope.config.parts import OWN_FOLDERS
@@ -178,16 +178,9 @@ def test_the_state_of_a_callback_is_restored_after_a_stop(script, monkeypatch):
     wrong = ["+callbacks.wrong._target_=my_states.Wrong", "hydra.run.dir=outputs/whole"]
     with pytest.warns(UserWarning, match="state of the callback Wrong is not saved"):
         whole = script("train", *words, *wrong)
-    step = LanguageModel.training_step
-
-    def stopped(module: LanguageModel, *given: Any) -> Any:
-        if module.global_step == 2:
-            signal.raise_signal(signal.SIGINT)
-        return step(module, *given)
-
     sys.modules.pop("my_states")
     with monkeypatch.context() as patch:
-        patch.setattr(LanguageModel, "training_step", stopped)
+        patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=2))
         said = script("train", *words, RUN)
     [command] = re.findall("To continue: (.*)", said.out)
     sys.modules.pop("my_states")

@@ -19,9 +19,7 @@ def outputs_of(notebook: nbformat.NotebookNode, folder: Path) -> list[nbformat.N
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
-def test_heads_runs_from_top_to_bottom_and_shows_its_pictures(
-    script: Script, speeches: Path
-) -> None:
+def test_heads_runs_and_shows_its_pictures(script: Script, speeches: Path) -> None:
     script("train", *SMALL, f"data.path={speeches}", "trainer.max_steps=3").succeeded()
     Path("docs").mkdir()
     shown = outputs_of(nbformat.read(HEADS, as_version=4), Path("docs"))

@@ -110,9 +110,7 @@ def test_names_follow_the_thresholds_and_the_weights(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_and_an_imported_model_have_the_names_of_their_measurement(
-    script, run, speeches
-):
+def test_resumed_and_imported_have_the_names_of_their_measurement(script, run, speeches):
     resumed = Path(shutil.copytree(run, "outputs/run"))
     assert script("train", f"resume={resumed}", "trainer.max_steps=8").code == 0
     assert in_tab(resumed).keys() >= {0, 3, 8}

@@ -11,19 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
-from running import ROOT, until
+from many_processes import SCRIPT, TINY
+from running import until
 
 from headscope.stop import SIGNALS, StopSignals
 from headscope.training.run_folder import is_run
 
 pytestmark = pytest.mark.slow
 
-TRAIN = str(ROOT / "scripts" / "train.py")
-ENDLESS = [
-    *("tokenizer=byte", "model.block_size=16", "model.embed_dim=16", "model.layers=1"),
-    *("model.heads=2", "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"),
-    *("hydra.run.dir=outputs/run", "callbacks=plain", "trainer.log_every_steps=1"),
-]
+ENDLESS = [*TINY, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"]
+ENDLESS += ["hydra.run.dir=outputs/run"]
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 STEP = "headscope.training.module:LanguageModel.training_step"
 VALIDATION = "headscope.training.module:LanguageModel.on_validation_epoch_start"
@@ -38,7 +35,7 @@ def start(text: Path, *words: str, before: str = "", **options) -> subprocess.Po
     """A training run in the current folder, after the lines `before` of Python."""
     lines = ["import runpy, signal, sys, time", "del sys.argv[0]", before]
     lines += ["runpy.run_path(sys.argv[0], run_name='__main__')"]
-    command = [sys.executable, "-c", "\n".join(lines), TRAIN, *ENDLESS, f"data.path={text}"]
+    command = [sys.executable, "-c", "\n".join(lines), SCRIPT, *ENDLESS, f"data.path={text}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     return subprocess.Popen([*command, *words], env=environment, **(pipes | options))
@@ -135,7 +132,7 @@ def test_a_closed_terminal_does_not_prevent_saving(speeches):
 
 
 @pytest.mark.parametrize("seconds", [0, 0.1, 0.3])
-@pytest.mark.parametrize("command", [["-m", "headscope", "train"], [TRAIN]])
+@pytest.mark.parametrize("command", [["-m", "headscope", "train"], [SCRIPT]])
 def test_ctrl_c_during_imports_prints_no_traceback(command, seconds):
     """Python prints a line on standard error after each import."""
     words = [sys.executable, "-X", "importtime", *command, "max_steps=1"]  # no such key

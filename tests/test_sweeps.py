@@ -40,9 +40,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("launcher", slow_unless(["basic"], ["basic", "joblib", "submitit_local"]))
-def test_runs_share_tokens_one_failure_is_listed_and_the_same_command_continues(
-    launcher, text, script
-):
+def test_runs_share_tokens_and_the_same_command_continues(launcher, text, script):
+    """A failure is listed."""
     words = [*SHORT, text, "model.heads=2,3,4,two"]
     if launcher == "basic":
         ended = script("train", "-m", *words)

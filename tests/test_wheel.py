@@ -79,9 +79,7 @@ def test_they_hold_the_package_and_conf_and_nothing_else(built: Path) -> None:
         assert file.stat().st_size < 10**6
 
 
-def test_all_that_a_user_does_works_with_the_wheel_in_an_empty_folder(
-    site: Path, speeches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_a_user_does_works_with_the_wheel(site, speeches, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(site))
 

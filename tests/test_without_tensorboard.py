@@ -5,15 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from many_processes import end, start
+from many_processes import TINY, end, start
 from running import ROOT, Said
 
 pytestmark = pytest.mark.slow
 
-TRAIN = [
-    *("train", "data=repeats", "tokenizer=char", "model.embed_dim=32", "model.layers=1"),
-    *("trainer.max_steps=2", "trainer.val_every_steps=2", "hydra.run.dir=run"),
-]
+TRAIN = ["train", *TINY[:-1], "data=repeats", "trainer.max_steps=2", "hydra.run.dir=run"]
 
 
 def test_only_a_run_with_the_logger_needs_it_and_says_so(tmp_path: Path, monkeypatch) -> None:

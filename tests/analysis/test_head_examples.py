@@ -82,19 +82,6 @@ def test_few_and_short_windows_give_what_they_have(windows, length):
         assert all(one.query >= min(length - 1, math.ceil(length / 4)) for one in found)
 
 
-def test_a_known_head_does_what_it_is_known_for():
-    drawn = torch.Generator().manual_seed(0)
-    once = torch.stack([torch.randperm(VOCAB - 2, generator=drawn) for _ in range(20)])
-    once = once[:, : LENGTH // 2]
-    [[previous], [induction]] = find_examples(
-        induction_circuit(), torch.cat([once, once], dim=1), LETTERS
-    )
-    for found, distance in ((previous, 1), (induction, LENGTH // 2 - 1)):
-        edges = [one for one in found if one.kind == "weight"]
-        assert [one.query - one.key for one in edges] == [distance] * 3
-        assert all(one.weight > 0.99 for one in edges)
-
-
 def test_far_tokens_have_a_gap_and_only_a_head_that_sums_values_moves():
     far = planted([lambda tokens: back(tokens) == 80], vocab_size=60, block_size=100)
     [[[first, *_]]] = find_examples(far, random_windows(2, 100, 58), LETTERS)

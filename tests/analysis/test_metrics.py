@@ -184,9 +184,8 @@ def test_the_bytes_of_a_punctuation_mark_are_punctuation_wherever_tokens_end():
 
 
 @given(st.integers(1, 3), st.integers(1, 7), st.booleans(), st.integers(0, 99))
-def test_the_mass_on_targets_is_that_of_a_plain_loop_and_read_nothing_after_a_token(
-    texts, length, causal, seed
-):
+def test_the_mass_on_targets_is_that_of_a_plain_loop(texts, length, causal, seed):
+    """Nothing after a token is read."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(len(TEXTS), (texts, length), generator=generator)
     weights = torch.rand(2, texts, 3, length, length, generator=generator)

@@ -2,7 +2,7 @@
 that hooks, or formulas written here, compute from the model itself."""
 
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -153,57 +153,33 @@ def test_gradients_reach_the_weights_and_the_parts(loaded):
     assert change == pytest.approx((by_head[0, 0] * step).sum().item(), rel=0.1, abs=1e-4)
 
 
-@pytest.mark.parametrize("by", ["mean", "zero"])
-def test_a_decider_is_a_part_that_is_switched_off(loaded, by):
-    model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
-    rows = loaded.deciders(TEXT, -2, by=by)
-    assert rows == reading.deciders(-2, by=by) == sorted(rows, key=lambda row: row["without"])
-    likely = reading.logits[-2].softmax(-1)
-    probability, token = likely.max(-1)
+@pytest.mark.parametrize(("by", "off"), [("mean", []), ("zero", []), ("zero", ["L0H0"])])
+def test_a_decider_is_a_part_that_is_switched_off(loaded, by, off):
+    """Also while other heads are switched off."""
+    with loaded.ablate(off):
+        model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
+        rows = loaded.deciders(TEXT, -2, by=by)
+        assert rows == reading.deciders(-2, by=by) == sorted(rows, key=lambda row: row["without"])
+        likely = reading.logits[-2].softmax(-1)
+        probability, token = likely.max(-1)
 
-    def replaced(network, read, output):
-        return output.mean(1, keepdim=True).expand_as(output) if by == "mean" else 0 * output
+        def replaced(network, read, output):
+            return output.mean(1, keepdim=True).expand_as(output) if by == "mean" else 0 * output
 
-    def without(part):
-        with part:
-            return model(tokens)[0, -2].softmax(-1)[token].item()
+        def without(part):
+            with part:
+                return model(tokens)[0, -2].softmax(-1)[token].item()
 
-    expected, text = {}, TEXT if by == "mean" else None
-    for layer, block in enumerate(model.blocks):
-        for head in (f"L{layer}H{head}" for head in range(block.attention.heads)):
-            expected[head] = without(loaded.ablate([head], by=by, text=text))
-        if network := block.feed_forward:
-            hook = network.register_forward_hook(replaced)
-            expected[f"L{layer} feed-forward"] = without(hook)
-    assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
-    for row in rows:
-        assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
-
-
-def test_the_only_part_that_writes_is_the_only_decider(loaded):
-    blocks = [*enumerate(loaded.model.blocks)]
-    heads = [f"L{n}H{head}" for n, block in blocks for head in range(block.attention.heads)]
-    networks = {f"L{n} feed-forward": block.feed_forward for n, block in blocks}
-    networks = {part: network for part, network in networks.items() if network}
-
-    @contextmanager
-    def only(planted):
-        with loaded.ablate([head for head in heads if head != planted]), ExitStack() as stack:
-            for part in networks.keys() - {planted}:
-                hook = networks[part].register_forward_hook(lambda *read: torch.zeros_like(read[2]))
-                stack.enter_context(hook)
-            yield loaded.logits(TEXT)[-1].softmax(-1)
-
-    with only(None) as silent:
-        pass
-    for planted in [heads[0], heads[-1], *networks]:
-        with only(planted) as likely:
-            token = int((likely - silent).argmax())
-            first, *others = loaded.deciders(TEXT, token=token, by="zero")
-        without = pytest.approx(silent[token].item(), abs=1e-5)
-        assert (first["part"], first["without"]) == (planted, without)
-        for row in others:
-            assert row["without"] == pytest.approx(row["probability"], abs=1e-6)
+        expected, text = {}, TEXT if by == "mean" else None
+        for layer, block in enumerate(model.blocks):
+            for head in (f"L{layer}H{head}" for head in range(block.attention.heads)):
+                expected[head] = without(loaded.ablate([head], by=by, text=text))
+            if network := block.feed_forward:
+                hook = network.register_forward_hook(replaced)
+                expected[f"L{layer} feed-forward"] = without(hook)
+        assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
+        for row in rows:
+            assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from choices import slow_unless
 from running import ROOT
 
 from benchmarks import docs, pictures
@@ -93,13 +94,7 @@ def test_figures_come_from_the_code_of_a_commit(page, monkeypatch):
     assert "new" not in page.read_text()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name == "docs/ecosystem.md" else ())
-        for name in GENERATED
-    ],
-)
+@pytest.mark.parametrize("name", slow_unless({*GENERATED} - {"docs/ecosystem.md"}, GENERATED))
 def test_a_generated_file_is_up_to_date(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert GENERATED[name](text) == text, f"python -m benchmarks.pages {name}"

@@ -35,10 +35,7 @@ WORDS = {
         *("suite.every_steps=2", "suite.target=3.6", "suite.seeds=[1,2]"),
     ],
 }
-SIDES = {
-    "training": ["headscope", "bare loop"],
-    "encoding": ["bpe", "char", "byte"],
-}
+SIDES = {"training": ["headscope", "bare loop"], "encoding": ["bpe", "char", "byte"]}
 """By the suite: the names of the rows of each table."""
 
 

@@ -73,9 +73,7 @@ MISTAKES = {
     ],
     ids=ascii,
 )
-def test_a_mistake_is_told_before_anything_is_trained(
-    script: Script, name: str, arguments: str, words: str
-) -> None:
+def test_a_mistake_is_told_before_anything_is_trained(script, name, arguments, words) -> None:
     Path("short.txt").write_text("Too short to train on.")
     assert_one_line(script(name, *arguments.split()), *words.split("|"))
     folders = {"train": ["outputs", "data"], "compare": ["outputs"], "benchmark": []}
@@ -84,9 +82,7 @@ def test_a_mistake_is_told_before_anything_is_trained(
     assert not list(Path().glob("data/.*/"))
 
 
-def test_a_mistake_that_shows_when_training_begins_leaves_no_run_but_the_users_files(
-    script: Script,
-) -> None:
+def test_a_mistake_when_training_begins_leaves_only_the_users_files(script: Script) -> None:
     Path("short.txt").write_text("Too short to train on. " * 30)
     mine = ["events.out.tfevents.123.host", "step_100.safetensors", "events.out.tfevents.1"]
     for file, folder in zip(mine, ("exp1", "checkpoints", "tensorboard"), strict=True):

@@ -102,9 +102,7 @@ LITERAL = [
 
 
 @pytest.mark.parametrize(("script", "key", "word", "value"), LITERAL)
-def test_texts_and_lists_of_texts_need_no_quotes(
-    script: str, key: str, word: str, value: object
-) -> None:
+def test_texts_and_lists_of_texts_need_no_quotes(script, key, word, value) -> None:
     data = ["data=text"] if key == "data.path" else []
     assert OmegaConf.select(typed(script, *data, f"{key}={word}"), key) == value
 

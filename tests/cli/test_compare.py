@@ -39,6 +39,18 @@ def summary(choice: str, seed: int) -> dict[str, float]:
     return json.loads((FOLDER / NAMES[choice] / f"seed_{seed}" / "summary.json").read_text())
 
 
+def failing(error: Exception, *, heads: int):
+    """`fit`, which raises an error for a model of so many heads."""
+    fit = training.fit
+
+    def fails(run):
+        if run.config.model.heads == heads:
+            raise error
+        return fit(run)
+
+    return fails
+
+
 @pytest.mark.slow
 def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch) -> None:
     said = compare().succeeded()
@@ -78,36 +90,21 @@ def test_the_figures_are_those_of_the_runs(compare, script: Script, monkeypatch)
 def test_a_stopped_comparison_goes_on_and_ends_alike(compare, monkeypatch) -> None:
     brief = ["seeds=[1]", "speed_rounds=0"]
     assert compare(*brief, "name=whole").code == 0
-    fit = training.fit
-
-    def stopped(run):
-        if run.config.model.heads != 2:  # the second choice
-            raise Interrupted
-        return fit(run)
-
-    monkeypatch.setattr(training, "fit", stopped)
-    said = compare(*brief)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit", failing(Interrupted(), heads=4))  # the second choice
+        said = compare(*brief)
     assert said.code == 130
     assert "The same command continues" in said.out
     assert not (FOLDER / "comparison.csv").exists()
-    monkeypatch.setattr(training, "fit", fit)
     said = compare(*brief).succeeded()
     whole = Path("outputs/compare_whole/comparison.csv").read_bytes()
     assert (FOLDER / "comparison.csv").read_bytes() == whole
     compare(*brief, "trainer.max_steps=4").refused("other settings of trainer: move")
 
 
-def test_a_failed_choice_does_not_end_the_others_whose_figures_are_those_of_the_run(
-    compare, monkeypatch
-) -> None:
-    fit = training.fit
-
-    def failing(run):
-        if run.config.model.heads == 2:
-            raise UserError("the disk is full")
-        return fit(run)
-
-    monkeypatch.setattr(training, "fit", failing)
+def test_a_failed_choice_does_not_end_the_others(compare, monkeypatch) -> None:
+    """Their figures are those of the run."""
+    monkeypatch.setattr(training, "fit", failing(UserError("the disk is full"), heads=2))
     said = compare("seeds=[1]", "speed_rounds=0")
     assert said.code == 1
     assert "  choice=learned heads=2: the disk is full" in said.err

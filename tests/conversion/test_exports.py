@@ -24,7 +24,6 @@ from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.proof import NotEqual, converted, find_class
 from headscope.data.tokenizer import CharTokenizer, bpe, gpt2
 from headscope.errors import UserError
-from headscope.files import new_folder
 from headscope.nn import MultiHeadAttention
 from headscope.trained import TrainedModel, checkpoint
 
@@ -153,13 +152,6 @@ def test_what_differs_from_the_model_is_removed(to, tmp_path, monkeypatch):
     with pytest.raises(NotEqual, match=r"logits differ by|other tensors"):
         write(tmp_path / "new" / "out")
     assert {path.name for path in tmp_path.rglob("*")} <= {"run", "best.safetensors", "new"}
-
-
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    (tmp_path / ".writing-1" / "out" / "old").mkdir(parents=True)
-    with new_folder(tmp_path / "out") as folder:
-        (folder / "new").touch()
-    assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
 
 
 @pytest.mark.slow

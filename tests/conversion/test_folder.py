@@ -103,9 +103,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "settings", "changes", "expected"), CASES, ids=str)
-def test_it_computes_what_transformers_computes_or_is_refused(
-    name, settings, changes, expected, tmp_path
-):
+def test_it_computes_the_same_or_is_refused(name, settings, changes, expected, tmp_path):
     write_folder(tmp_path, foreign_model(name, **settings))
     if "attn_config" in changes:
         changes = {"attn_config": {"model_type": "", **changes["attn_config"]}}

@@ -99,9 +99,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_not_of_nanogpt_is_refused_and_not_run(tmp_path, text, kind):
-    saved, reason = REFUSED[kind]
+@pytest.mark.parametrize(("saved", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_of_nanogpt_is_refused_and_not_run(tmp_path, text, saved, reason):
     torch.save(saved, "ckpt.pt")
     with refused(reason):
         import_model("ckpt.pt", tmp_path / "run", text=text)

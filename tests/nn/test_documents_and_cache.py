@@ -9,16 +9,11 @@ from small_gpt import gpt, some_tokens, variant
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn import GPT, Cache, Learned, cache_bytes_per_token, mask_from_documents
-from headscope.nn.capture import capture
+from headscope.nn import GPT, Cache, Learned, cache_bytes_per_token
 from headscope.trained.generation import generate_tokens
 
 END = 10
 close = {"rtol": 1e-4, "atol": 1e-5}
-
-
-def masked(pair: tuple[str, str] = ("multi_head", "rotary"), **options) -> GPT:
-    return gpt(**variant(pair) | options, document_mask=True, end_of_text=END)
 
 
 def text(*beginnings: int, length: int = 10, batch: int = 2) -> Tensor:
@@ -46,22 +41,13 @@ def test_a_changed_token_changes_its_own_document_from_there_on_alone(pair):
 
 
 def test_positions_do_not_restart():
-    model, tokens = masked(position=Learned, ngrams=1), text(4)
+    model, tokens = gpt(position=Learned, document_mask=True, end_of_text=END), text(4)
     shifted = copy.deepcopy(model)
     with torch.no_grad():
         shifted.position.table.weight[:6] = model.position.table.weight[4:]
     alone = shifted(tokens[:, 4:])
     torch.testing.assert_close(model(tokens)[:, 4:], alone, **close)
     assert (model(tokens[:, 4:]) - alone).abs().max() > 0.1
-
-
-@every_pair
-def test_a_token_looks_at_its_own_document_alone_on_both_paths(pair):
-    model, tokens = masked(pair), torch.cat([text(0, 4, 5, batch=1), text(2, 7, batch=1)])
-    found = capture(model, tokens)
-    torch.testing.assert_close(model.unembed(found.residual[-1]), model(tokens), **close)
-    visible = mask_from_documents((tokens == END).cumsum(dim=1)).tril()
-    assert torch.equal(found.attention > 0, visible.expand_as(found.attention))
 
 
 # --- the cache ---

@@ -38,14 +38,14 @@ def test_dropout_draws_anew_in_training_and_never_in_evaluation():
 @every_part
 def test_fresh_weights_have_the_spread_of_gpt_2(pair):
     layers = 3
-    sizes = {"vocab_size": 500, "block_size": 20, "embed_dim": 96, "layers": layers}
+    sizes = {"vocab_size": 500, "block_size": 20, "embed_dim": 96, "layers": layers, "ngrams": 3}
     options = parts(*pair, qk_norm=True) | {"bias": True, "qkv_bias": True, "tied_head": False}
     model = fresh(**sizes, **options)
     for name, parameter in model.named_parameters():
         if name.endswith(".w"):
             assert parameter.std().item() == pytest.approx(24**-0.5, rel=0.25), name
-        elif pair[1] == "head_bias" and name == "position.table":
-            assert not parameter.any()
+        elif "ngram" in name or (pair[1] == "head_bias" and name == "position.table"):
+            assert not parameter.any()  # a new model ignores n-grams
         elif parameter.dim() >= 2:
             residual = "out_proj" in name or "down_proj" in name
             expected = 0.02 / math.sqrt(2 * layers) if residual else 0.02
@@ -104,6 +104,23 @@ def test_gradients_reach_every_parameter(pair):
             assert parameter.grad.abs().max() > 1e-5, name
 
 
+@every_pair
+def test_it_overfits_one_batch(pair):
+    """Random texts that begin with different tokens: what follows depends on the whole text."""
+    options = {"embed_dim": 32, "norm": RMSNorm, "scale_embedding": True, "tied_head": False}
+    model, tokens = fresh(**parts(*pair), **options), some_tokens(11, batch=8)
+    tokens[:, 0] = torch.arange(8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = loss_of(model, tokens)
+        if loss < 0.1:
+            return
+        loss.backward()
+        optimizer.step()
+    pytest.fail(f"the loss is {float(loss):.2f}")
+
+
 # --- its parts ---
 
 
@@ -117,13 +134,6 @@ def test_each_ngram_adds_the_embedding_of_its_hash():
                 key = (key * MULTIPLIER + before) % PRIME
                 expected = expected + table.weight[key % 64]
             torch.testing.assert_close(embedded[row, last], expected)
-
-
-def test_a_new_model_ignores_ngrams():
-    model = fresh(ngrams=3)
-    embedded = model.embed(some_tokens(6))
-    model.ngrams = 1
-    assert torch.equal(embedded, model.embed(some_tokens(6)))
 
 
 def test_a_cap_bounds_logits_in_float32():

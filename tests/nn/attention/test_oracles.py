@@ -162,9 +162,7 @@ def test_dropout_acts_in_training_alone_and_keeps_the_mean(name):
     ],
 )
 @torch.no_grad()
-def test_at_1024_tokens_in_bf16_both_paths_differ_by_the_rounding_of_outputs(
-    name, position, autocast
-):
+def test_at_1024_tokens_in_bf16_both_paths_differ_by_rounding(name, position, autocast):
     """Queries look far back: what a bias takes from far keys, the dot products give back."""
     length = 1024
     layer = attention(name, block_size=length, out_proj=False, out_dim=24)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from choices import slow_unless
 from tab_runs import ROUTES, TEXT, Answer, Board, board, in_process, made_up_parts, until, write_run
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from torch.utils.tensorboard import SummaryWriter
@@ -82,11 +83,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(
-    scope="module",
-    params=[True, pytest.param(False, marks=pytest.mark.slow)],
-    ids=["fast", "slow"],
-)
+@pytest.fixture(scope="module", params=slow_unless([True], [True, False]), ids=["fast", "slow"])
 def served(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Board]:
     """TensorBoard, after it has read everything. It must not print a traceback until the end."""
     snapshots = {"good": len(STEPS), "hostile": 1, "cut": 2, "losses": 1, MARKUP: 1}
@@ -156,10 +153,8 @@ def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
     for each in found["steps"][::20]:
         for key, part in zip(each["parts"], made_up_parts(each["step"])[1:], strict=True):
             answer = served.ask("part", key=key)
-            assert (answer.headers["Content-Type"], answer.body) == (
-                "application/octet-stream",
-                part,
-            )
+            assert answer.headers["Content-Type"] == "application/octet-stream"
+            assert answer.body == part
     marked = served.ask("history", run=MARKUP, text=MARKUP).json
     assert (marked["labels"], marked["steps"][0]["names"]) == ([MARKUP] * 6, ["\ud800"] * 4)
     for run in CONTRADICTIONS:  # the fast loader drops what it does not know

@@ -125,13 +125,8 @@ def test_no_snapshot_is_larger_than_its_limit(kind, tokens, vocabulary):
         ends=dict.fromkeys(many, (0.0, 12345.0)),
         names=["previous-token"] * 6,
     )
-    sizes = {"layers": 2, "heads": 3}
-    limit = max_bytes(
-        **sizes,
-        tokens=tokens,
-        vocab_size=vocabulary,
-        label_bytes=len(compact_json(labels).encode()),
-    )
+    sizes, size = {"layers": 2, "heads": 3}, len(compact_json(labels).encode())
+    limit = max_bytes(**sizes, tokens=tokens, vocab_size=vocabulary, label_bytes=size)
     assert sum(map(len, found.blobs())) <= limit
     for less in (0, 1):
         within = tokens_within(limit - less, **sizes, tokens=tokens + 50, vocabulary=labels)
@@ -145,9 +140,8 @@ def test_labels_are_visible_and_cut_and_numbers_that_json_cannot_hold_are_null()
     found = predictions(2, 3, 4, 9)
     found.target_probabilities[-1] = [np.nan, np.inf, 1 / 3, 1e-9]
     labels = ["\n", "a" * 100, "\x07", "<b>"]
-    header = made(
-        weights_of("soft", 4), labels=labels, predictions=found, vocabulary="ab" * 9
-    ).header
+    given = {"labels": labels, "predictions": found, "vocabulary": "ab" * 9}
+    header = made(weights_of("soft", 4), **given).header
     assert header["next"] == [None, None, 0.33333, 1e-9]
     assert json_numbers([-np.inf, 12345678, 0.0]) == [None, 12346000, 0.0]
     assert header["labels"][::2] == ["⏎", "U+0007"]
