@@ -48,8 +48,7 @@ def patch_paths(
             )
             outputs = computed.outputs.unflatten(-1, (block.attention.heads, -1))[..., head, :]
             assert computed.weights is not None  # the explicit path returns them
-            which = torch.tensor([head], device=tokens.device)
-            with replaced_heads(block.attention, which, outputs):
+            with replaced_heads(block.attention, head, outputs):
                 x = block(clean.residual[layer], model.position, mask=mask)
             for later in model.blocks[layer + 1 :]:
                 x = later(x, model.position, mask=mask)

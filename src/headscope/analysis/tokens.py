@@ -110,13 +110,13 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
     - `frequent`: the most frequent tokens, which make up half of a corpus. A low value of the
       metric means that the head attends to rare tokens (Voita 2019). Needs `kinds.frequent`.
     """
-    targets = {"same_token": (tokens[:, :, None] == tokens[:, None, :]).tril(-1)}
-    if kinds is not None:
-        keys = {"punctuation": punctuation_in(tokens, kinds)}
+    same = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
+    targets = {"same_token": same}
+    if kinds is not None:  # the keys are the same for every query
+        targets["punctuation"] = punctuation_in(tokens, kinds)[:, None].expand_as(same)
         if kinds.frequent is not None:
-            keys["frequent"] = kinds.frequent.to(tokens.device)[tokens]
-        for name, mask in keys.items():  # the same keys for every query
-            targets[name] = mask[:, None].expand(-1, tokens.size(1), -1)
+            frequent = kinds.frequent.to(tokens.device)[tokens]
+            targets["frequent"] = frequent[:, None].expand_as(same)
     return targets
 
 
