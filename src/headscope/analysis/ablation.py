@@ -56,10 +56,9 @@ def halved_heads(model: GPT, heads: Iterable[Head]) -> Iterator[None]:
     """Inside this `with` block, the outputs of `heads` are multiplied by 0.5."""
     with ExitStack() as stack:
         for layer, head in heads:
-            attention = model.attentions[layer]
-            factors = model.embedding.weight.new_ones(attention.heads, 1)
+            factors = model.embedding.weight.new_ones(model.attentions[layer].heads, 1)
             factors[head] = 0.5
-            stack.enter_context(changed_outputs(attention, factors.mul))
+            stack.enter_context(changed_outputs(model.attentions[layer], factors.mul))
         yield
 
 

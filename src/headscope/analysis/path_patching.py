@@ -72,11 +72,9 @@ def patch_paths(
 def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change: Tensor) -> Tensor:
     """The input (N, T, C) of layer `late` when `change` is added to the output of the attention of
     layer `early`, and all attention in between keeps its outputs."""
-    x = clean.residual[early]
+    x = clean.residual[early] + change
     for layer in range(early, late):
         x = x + clean.attended[layer]
-        if layer == early:
-            x = x + change
         x = model.blocks[layer].feed(x)
     return x
 

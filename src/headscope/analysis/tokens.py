@@ -59,8 +59,7 @@ def classify_tokens(pieces: Sequence[bytes], counts: Tensor | None = None) -> To
 def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
     """Classify the tokens in the vocabulary of a tokenizer. If given, `tokens` (N,) are the tokens
     of a corpus. Its first MAX_COUNTED_TOKENS tokens are counted to find the frequent tokens."""
-    size = tokenizer.vocab_size
-    counts = None
+    size, counts = tokenizer.vocab_size, None
     if tokens is not None:
         counts = torch.from_numpy(np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size))
     return classify_tokens([tokenizer.token_bytes(token) for token in range(size)], counts)

@@ -112,7 +112,6 @@ class EventData:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Raises Refused if TensorBoard cannot read the data."""
     try:
         yield
     except Exception as error:
