@@ -47,8 +47,7 @@ def ablated_heads(
     with ExitStack() as stack:
         for layer, head in heads:
             new = torch.zeros(1) if means is None else means[layer][head]
-            every = torch.tensor([head], device=model.device)
-            stack.enter_context(replaced_heads(model.attentions[layer], every, new))
+            stack.enter_context(replaced_heads(model.attentions[layer], head, new))
         yield
 
 
@@ -57,10 +56,9 @@ def halved_heads(model: GPT, heads: Iterable[Head]) -> Iterator[None]:
     """Inside this `with` block, the outputs of `heads` are multiplied by 0.5."""
     with ExitStack() as stack:
         for layer, head in heads:
-            attention = model.attentions[layer]
-            factors = model.embedding.weight.new_ones(attention.heads, 1)
+            factors = model.embedding.weight.new_ones(model.attentions[layer].heads, 1)
             factors[head] = 0.5
-            stack.enter_context(changed_outputs(attention, factors.mul))
+            stack.enter_context(changed_outputs(model.attentions[layer], factors.mul))
         yield
 
 
@@ -144,22 +142,22 @@ def gradient_importance(
     limit = max_batch or largest_batch(model, inputs.size(1))
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
     per_text = counted_per_text(targets).mean()
+    new = [model.embedding.weight.new_zeros(())] * len(model.attentions)  # (H, D) or () each
     with evaluating(model), torch.enable_grad():
-        means = mean_outputs(model, inputs, limit) if replace_by == "mean" else None
+        if replace_by == "mean":
+            new = mean_outputs(model, inputs, limit)
         for batch in track(torch.arange(len(inputs)).split(limit)):
             captured = capture(model, inputs[batch].to(model.device), gradients=True)
             of_batch = targets[batch].to(model.device)
             losses = text_losses(model, captured.residual[-1], of_batch, per_text)
             # Each text affects only its own loss.
             gradients = torch.autograd.grad(losses.sum(), captured.outputs)  # (N, T, H, D) each
-            pairs = zip(captured.outputs, gradients, strict=True)
-            for_zero = torch.stack([(a.detach() * g).sum(dim=-1) for a, g in pairs])  # (L, N, T, H)
+            each = [*zip((a.detach() for a in captured.outputs), gradients, new, strict=True)]
+            sizes = [(a * g).sum(dim=-1).abs().sum(dim=(0, 1)) for a, g, _ in each]
+            changes = [((r - a) * g).sum(dim=(0, 1, 3)) for a, g, r in each]
             loss += float(losses.detach().sum())
-            importance = importance + for_zero.abs().sum(dim=(1, 2)).cpu()
-            change = change - for_zero.sum(dim=(1, 2)).cpu()
-            if means is not None:
-                sums = [(r * g).sum(dim=(0, 1, 3)) for r, g in zip(means, gradients, strict=True)]
-                change = change + torch.stack(sums).cpu()
+            importance = importance + torch.stack(sizes).cpu()
+            change = change + torch.stack(changes).cpu()
     count = len(inputs)
     return {
         "loss": torch.tensor(loss / count),
@@ -187,16 +185,13 @@ def other_induction(
     Raises UserError for the same reasons as `RepeatProbe`.
     """
     probe = RepeatProbe(model, excluded=excluded, texts=texts)
-    layers, heads = len(model.attentions), model.attentions[0].heads
-    largest = torch.full((layers, heads), torch.nan)
-    for layer in range(layers):
-        for head in range(heads):
-            with ablated_heads(model, [(layer, head)], means):
-                induction = probe.metrics(model)["induction"]
-            others = torch.arange(layers * heads) != layer * heads + head
-            if others.any():
-                largest[layer, head] = induction.cpu().flatten()[others].max()
-    return largest
+    heads, largest = model.attentions[0].heads, []
+    for number in range(len(model.attentions) * heads):
+        with ablated_heads(model, [divmod(number, heads)], means):
+            others = probe.metrics(model)["induction"].flatten().tolist()
+        del others[number]
+        largest.append(max(others, default=torch.nan))
+    return torch.tensor(largest).view(-1, heads)
 
 
 def text_losses(model: GPT, x: Tensor, targets: Tensor, per_text: Tensor) -> Tensor:

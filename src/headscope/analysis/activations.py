@@ -191,8 +191,7 @@ class Activations:
     def targets(self, length: int | None = None) -> dict[int, int]:
         """The token after each of the first `length`. After the last, the most likely one."""
         length = length or len(self.tokens)
-        following = [*self.tokens[1:length].tolist(), self._most_likely(length - 1)]
-        return dict(enumerate(following))
+        return dict(enumerate([*self.tokens[1:length].tolist(), self._most_likely(length - 1)]))
 
     def position(self, position: int, name: str = "position") -> int:
         """A position from 0, or from the end if negative. Raises UserError if there is none."""
@@ -254,9 +253,8 @@ def predict(
     many = len(layers) * pushed[0, ..., 0].numel() > ROWS
     rounded = weight.bfloat16() if many and multiplies_bf16_fast(model.device) else weight
     for layer in layers:
-        shape = pushed.shape[1:3]
         results = in_chunks(pushed[layer], rounded, wanted, raised)
-        listed, values = (result.unflatten(0, shape) for result in results)
+        listed, values = (result.unflatten(0, pushed.shape[1:3]) for result in results)
         most[layer] = listed.cpu().numpy(), (values - mean[layer, ..., None]).cpu().numpy()
     return Predictions(
         positions=[*targets],

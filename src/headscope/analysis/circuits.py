@@ -8,7 +8,6 @@ subtraction of the mean in LayerNorm. Biases, the scales of norms, and the rotat
 keys are left out.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,18 +77,16 @@ def fold_qk_norm(layer: nn.Module, name: str, matrix: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def copying_scores(model: GPT, layers: Sequence[HeadMatrices] = ()) -> Tensor:
+def copying_scores(model: GPT) -> Tensor:
     """The copying score (L, H), from -1 to 1: the sum of the eigenvalues of W_U W_O W_V W_E divided
     by the sum of their absolute values (Elhage 2021, "copying"). W_E embeds tokens, and W_U is the
     output head. Near 1, a head raises the logits of the tokens that it attends to; near -1, it
     lowers them.
 
-    The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D). `layers`
-    are the `head_matrices` of all blocks, if they are known.
-    """
+    The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D)."""
     through_vocabulary = fold_norm(model.norm, model.embedding.weight.T @ model.head.weight)
     scores = []
-    for matrices in layers or map(head_matrices, model.blocks):
+    for matrices in map(head_matrices, model.blocks):
         small = matrices.value @ through_vocabulary @ matrices.output  # (H, D, D)
         values = torch.linalg.eigvals(small.float().nan_to_num())  # it refuses NaN
         score = values.real.sum(-1) / values.abs().sum(-1).clamp(min=1e-30)
@@ -98,7 +95,7 @@ def copying_scores(model: GPT, layers: Sequence[HeadMatrices] = ()) -> Tensor:
 
 
 @torch.no_grad()
-def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, Tensor]:
+def compositions(model: GPT) -> dict[str, Tensor]:
     """Q-, K- and V-composition of every pair of heads (Elhage 2021, "composition"), from 0 to 1.
     The result has a tensor (L, H, L, H) for each of q, k and v: `result["k"][l2, h2, l1, h1]` is
     high if the keys of head h2 in layer l2 read what head h1 in the earlier layer l1 writes. It is
@@ -108,7 +105,7 @@ def compositions(model: GPT, layers: Sequence[HeadMatrices] = ()) -> dict[str, T
     head. A is W_K^T W_Q for queries, W_Q^T W_K for keys and W_O W_V for values. In additive
     attention, A is W_Q or W_K alone. `random_composition` gives the value for random matrices.
     """
-    layers = layers or [head_matrices(block) for block in model.blocks]
+    layers = [head_matrices(block) for block in model.blocks]
     shape = (len(layers), layers[0].query.size(0)) * 2
     strengths = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
     for late, later in enumerate(layers[1:], start=1):
@@ -157,7 +154,6 @@ def weight_metrics(model: GPT) -> dict[str, Tensor]:
     matrices."""
     if not has_matrices(model):
         return {}
-    layers = [head_matrices(block) for block in model.blocks]
-    kinds = compositions(model, layers).values()
+    kinds = compositions(model).values()
     strongest = torch.stack([strengths.flatten(2).amax(-1) for strengths in kinds]).amax(0)
-    return {"copying": copying_scores(model, layers), "composition": strongest}
+    return {"copying": copying_scores(model), "composition": strongest}

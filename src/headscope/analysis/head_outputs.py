@@ -47,11 +47,11 @@ def largest_batch(model: GPT, length: int) -> int:
 
 
 def replaced_heads(
-    attention: MultiHeadAttention, heads: Tensor, new: Tensor, positions: slice = slice(None)
+    attention: MultiHeadAttention, heads: Tensor | int, new: Tensor, positions: slice = slice(None)
 ) -> AbstractContextManager[None]:
     """Inside this `with` block, the output of one head per text is replaced by `new`, at the given
-    positions. In text n, this is head `heads[n]`; `heads` has shape (N,), or (1,) for the same head
-    in all texts. `new` has shape (N, T, D), or a shape that can be broadcast to it."""
+    positions. In text n, this is head `heads[n]`; `heads` has shape (N,), or is the number of the
+    same head in all texts. `new` has shape (N, T, D), or a shape that can be broadcast to it."""
 
     def replace(outputs: Tensor) -> Tensor:
         texts, tokens, _, width = outputs.shape
@@ -76,10 +76,8 @@ def head_outputs(model: GPT, tokens: Tensor) -> list[Tensor]:
 def output_matrices(attention: MultiHeadAttention) -> Tensor:
     """The matrices (H, C, D) that map the output of each head to the residual stream. Without an
     output projection, each head writes to its own D dimensions."""
-    projection: Any = attention.out_proj
-    if attention.has_out_proj:
-        matrix = projection.weight
-    else:
+    matrix = getattr(attention.out_proj, "weight", None)
+    if matrix is None:
         matrix = torch.eye(attention.out_dim).to(next(attention.parameters()))
     return matrix.unflatten(1, (attention.heads, attention.head_dim)).transpose(0, 1)
 
@@ -87,9 +85,8 @@ def output_matrices(attention: MultiHeadAttention) -> Tensor:
 def output_bias(attention: MultiHeadAttention) -> Tensor:
     """The bias of the output projection (C,), or zeros."""
     bias = getattr(attention.out_proj, "bias", None)
-    if bias is not None:
-        return bias
-    return torch.zeros(attention.out_dim).to(next(attention.parameters()))
+    zeros = torch.zeros(attention.out_dim).to(next(attention.parameters()))
+    return zeros if bias is None else bias
 
 
 def measure_replacements(

@@ -48,8 +48,7 @@ def patch_paths(
             )
             outputs = computed.outputs.unflatten(-1, (block.attention.heads, -1))[..., head, :]
             assert computed.weights is not None  # the explicit path returns them
-            which = torch.tensor([head], device=tokens.device)
-            with replaced_heads(block.attention, which, outputs):
+            with replaced_heads(block.attention, head, outputs):
                 x = block(clean.residual[layer], model.position, mask=mask)
             for later in model.blocks[layer + 1 :]:
                 x = later(x, model.position, mask=mask)
@@ -73,11 +72,9 @@ def patch_paths(
 def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change: Tensor) -> Tensor:
     """The input (N, T, C) of layer `late` when `change` is added to the output of the attention of
     layer `early`, and all attention in between keeps its outputs."""
-    x = clean.residual[early]
+    x = clean.residual[early] + change
     for layer in range(early, late):
         x = x + clean.attended[layer]
-        if layer == early:
-            x = x + change
         x = model.blocks[layer].feed(x)
     return x
 

@@ -189,10 +189,8 @@ class RepeatProbe:
         length, every = self.texts.tokens.size(1), torch.arange(len(self.texts.tokens))
         even = uniform(torch.ones(length, length)).expand(1, len(every), 1, -1, -1)
         sums = self._sums(even, every)
-        return {
-            name: 0.0 if name in ("induction", "duplicate") else float(total) / len(every)
-            for name, total in sums.items()
-        }
+        means = {name: float(total) / len(every) for name, total in sums.items()}
+        return means | {"induction": 0.0, "duplicate": 0.0}
 
     def _sums(self, weights: Tensor, batch: Tensor) -> dict[str, Tensor]:
         """The metrics (L, H), summed over the texts `batch`, from their weights."""

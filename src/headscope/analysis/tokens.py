@@ -59,8 +59,7 @@ def classify_tokens(pieces: Sequence[bytes], counts: Tensor | None = None) -> To
 def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
     """Classify the tokens in the vocabulary of a tokenizer. If given, `tokens` (N,) are the tokens
     of a corpus. Its first MAX_COUNTED_TOKENS tokens are counted to find the frequent tokens."""
-    size = tokenizer.vocab_size
-    counts = None
+    size, counts = tokenizer.vocab_size, None
     if tokens is not None:
         counts = torch.from_numpy(np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size))
     return classify_tokens([tokenizer.token_bytes(token) for token in range(size)], counts)
@@ -110,13 +109,13 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
     - `frequent`: the most frequent tokens, which make up half of a corpus. A low value of the
       metric means that the head attends to rare tokens (Voita 2019). Needs `kinds.frequent`.
     """
-    targets = {"same_token": (tokens[:, :, None] == tokens[:, None, :]).tril(-1)}
-    if kinds is not None:
-        keys = {"punctuation": punctuation_in(tokens, kinds)}
+    same = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
+    targets = {"same_token": same}
+    if kinds is not None:  # the keys are the same for every query
+        targets["punctuation"] = punctuation_in(tokens, kinds)[:, None].expand_as(same)
         if kinds.frequent is not None:
-            keys["frequent"] = kinds.frequent.to(tokens.device)[tokens]
-        for name, mask in keys.items():  # the same keys for every query
-            targets[name] = mask[:, None].expand(-1, tokens.size(1), -1)
+            frequent = kinds.frequent.to(tokens.device)[tokens]
+            targets["frequent"] = frequent[:, None].expand_as(same)
     return targets
 
 

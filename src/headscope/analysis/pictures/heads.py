@@ -170,11 +170,8 @@ def heatmaps_of(
     cells = {captions.get(name, name): values for name, values in every.items()}
     sheet, images = draw_tables(title, cells, scales, width=150)
     look: Any = {"color": ORANGE, "linewidth": 2, "label": "uniform attention (in brackets)"}
-    lines = []
-    for name, image in zip(metrics, images, strict=True):
-        bar = sheet.bar(image)
-        if name in marks:
-            lines.append(bar.axhline(marks[name], **look))
+    bars = dict(zip(metrics, map(sheet.bar, images), strict=True))
+    lines = [bars[name].axhline(mark, **look) for name, mark in marks.items() if name in bars]
     if lines:
         sheet.legend(lines[:1])
     return sheet.finish()

@@ -115,10 +115,10 @@ class Explorer(Reader):
                         raise UserError(f"position={place}: the texts have {lengths[0]} tokens")
                     at = slice(None) if place is None else slice(place, place + 1)
                     new = outputs[layer][:, :, head]
-                    every = torch.tensor([head], device=model.device)
-                    stack.enter_context(replaced_heads(model.attentions[layer], every, new, at))
+                    stack.enter_context(replaced_heads(model.attentions[layer], head, new, at))
                 after = model.next_logits(both[:1])[0].cpu().double()
-            check_finite(torch.stack([before, other, after]))
+            cases = {"before": before, "other": other, "after": after}
+            check_finite(torch.stack([*cases.values()]))
             gain = other.softmax(dim=-1) - before.softmax(dim=-1)
             right = int(gain.argmax()) if request.right is None else request.right
             wrong = int(gain.argmin()) if request.wrong is None else request.wrong
@@ -133,7 +133,6 @@ class Explorer(Reader):
                     max_batch=MAX_BATCH,
                 )
                 effects = changed.flatten().tolist()
-        cases = {"before": before, "other": other, "after": after}
         likely = [token for logits in cases.values() for token in top(logits)]
         shares = {name: logits.softmax(dim=-1) for name, logits in cases.items()}
         return {
@@ -144,9 +143,7 @@ class Explorer(Reader):
                 chosen.named(token, **{name: float(share[token]) for name, share in shares.items()})
                 for token in dict.fromkeys([right, wrong, *likely])
             ],
-            "difference": {
-                name: float(logits[right] - logits[wrong]) for name, logits in cases.items()
-            },
+            "difference": {name: float(row[right] - row[wrong]) for name, row in cases.items()},
             "every_head": effects,
         }
 

@@ -28,11 +28,10 @@ class Examples(Open):
 
 
 @dataclass(kw_only=True)
-class Reading:
+class Reading(Open):
     """A text or token ids, the model that reads it, and the heads that are switched off, to their
     mean, or to half."""
 
-    model: str = "this"
     text: str | None = None
     tokens: list[Count] | None = None
     zero: list[str] = field(default_factory=list)

@@ -119,9 +119,7 @@ class Reader:
         chosen, text, reading = self.forward(request)
         model, position = reading.model, reading.position(request.position)
         logits = model.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
-        following = (
-            text.tokens[position + 1] if position + 1 < len(text.tokens) else logits.argmax()
-        )
+        following, *_ = [*text.tokens[position + 1 :], logits.argmax()]
         target = int(following) if request.target is None else request.target
         token_ids([target, *request.also], model.vocab_size)
         if not set(request.layers) <= set(range(len(model.blocks))):

@@ -5,7 +5,7 @@ computes, because the models are not thread-safe.
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,10 +74,9 @@ class Worker:
 def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
     """The server. With a `token`, requests to the protocol need it in the header Authorization."""
     worker = Worker()
-    answers: dict[str, Callable[[Any], dict[str, Any]]]
     names = ("open", "examples", "read", "why", "patch")
-    answers = {name: getattr(explorer, name) for name in names}
-    streams: dict[str, Callable[[Any], Iterator[dict[str, Any]]]]
+    answers: dict[str, Callable[..., Any]] = {name: getattr(explorer, name) for name in names}
+    streams: dict[str, Callable[..., Any]]
     streams = {"write": explorer.write, "deciders": explorer.deciders}
 
     async def answer(request: Request) -> Response:

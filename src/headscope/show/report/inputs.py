@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import (
@@ -95,9 +96,8 @@ class AblationResult:
         names = ["gradient_importance", "loss_change_estimate"]
         if not {*names, "loss_change"} <= self.metrics.keys():
             return dict.fromkeys(names, math.nan)
-        columns = [self.metrics[name].flatten().double() for name in ("loss_change", *names)]
-        units = [(x - x.mean()) / (x - x.mean()).norm() for x in columns]
-        return {name: float(units[0] @ unit) for name, unit in zip(names, units[1:], strict=True)}
+        rows = torch.stack([self.metrics[name].flatten() for name in ("loss_change", *names)])
+        return dict(zip(names, rows.double().corrcoef()[0, 1:].tolist(), strict=True))
 
 
 def measure_ablation(

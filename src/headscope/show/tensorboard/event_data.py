@@ -42,15 +42,14 @@ class EventData:
     def __init__(self, provider: DataProvider, environ: dict[str, Any]) -> None:
         self.provider = provider
         self.context = plugin_util.context(environ)
-        self.experiment = plugin_util.experiment_id(environ)
+        experiment = plugin_util.experiment_id(environ)
+        self.where: dict[str, Any] = {"ctx": self.context, "experiment_id": experiment}
 
     def texts(self) -> dict[str, list[str]]:
         """The names of the texts of each run with snapshots. The newest run is first."""
         with _readable():
-            runs = self.provider.list_runs(self.context, experiment_id=self.experiment)
-            series = self.provider.list_blob_sequences(
-                self.context, experiment_id=self.experiment, plugin_name=PLUGIN
-            )
+            runs = self.provider.list_runs(**self.where)
+            series = self.provider.list_blob_sequences(**self.where, plugin_name=PLUGIN)
         started = {run.run_name: run.start_time or 0 for run in runs}
         newest_first = sorted(series, key=lambda run: (-started.get(run, 0), run))
         texts = {run: sorted({*series[run]} - {HEADS}) for run in newest_first}
@@ -59,19 +58,16 @@ class EventData:
     def snapshots(self, run: str, text: str) -> list[BlobSequenceDatum]:
         """The snapshots of a run in the order of their steps. They contain the keys of their parts,
         but no data."""
-        which = {
-            "experiment_id": self.experiment,
-            "plugin_name": PLUGIN,
-            "run_tag_filter": RunTagFilter(runs=[run], tags=[text]),
-        }
+        only = RunTagFilter(runs=[run], tags=[text])
+        which = {**self.where, "plugin_name": PLUGIN, "run_tag_filter": only}
         with _readable():
-            series = self.provider.list_blob_sequences(self.context, **which)
+            series = self.provider.list_blob_sequences(**which)
         if text not in series.get(run, ()):
             raise Refused(f"run {run} has no attention data of a text {text}", 404)
         if (series[run][text].max_length or 0) > MAX_PARTS:
             raise Refused(f"run {run}: a snapshot has more than {MAX_PARTS} parts", 422)
         with _readable():
-            runs = self.provider.read_blob_sequences(self.context, downsample=MAX_STEPS, **which)
+            runs = self.provider.read_blob_sequences(**which, downsample=MAX_STEPS)
         return runs.get(run, {}).get(text, [])
 
     def headers(self, snapshots: Sequence[BlobSequenceDatum]) -> Iterator[bytes]:
@@ -81,10 +77,9 @@ class EventData:
                 yield from pool.map(self._header, snapshots[start : start + READ_TOGETHER])
 
     def _header(self, snapshot: BlobSequenceDatum) -> bytes:
-        try:
+        with suppress(Refused, IndexError):
             return self.part(snapshot.values[0].blob_key)
-        except (IndexError, Refused):
-            return b""
+        return b""
 
     def part(self, blob_key: str) -> bytes:
         """The bytes of a part of a snapshot."""
@@ -105,14 +100,10 @@ class EventData:
         training loss that can be read. Without both, the lists are empty. A loss that is not finite
         is None."""
         for name in LOSSES:
+            only = RunTagFilter(runs=[run], tags=[name])
+            which = {**self.where, "plugin_name": "scalars", "run_tag_filter": only}
             with suppress(Refused), _readable():
-                runs = self.provider.read_scalars(
-                    self.context,
-                    experiment_id=self.experiment,
-                    plugin_name="scalars",
-                    downsample=LOSS_POINTS,
-                    run_tag_filter=RunTagFilter(runs=[run], tags=[name]),
-                )
+                runs = self.provider.read_scalars(**which, downsample=LOSS_POINTS)
                 points = runs[run][name]
                 values = [point.value if math.isfinite(point.value) else None for point in points]
                 return {"name": name, "steps": [point.step for point in points], "values": values}
@@ -121,7 +112,6 @@ class EventData:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Raises Refused if TensorBoard cannot read the data."""
     try:
         yield
     except Exception as error:

@@ -66,10 +66,9 @@ def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
         "measured_tokens": _count(header, "measured_tokens", 2**53),
         "measured_on": _texts([header.get("measured_on")], "measured_on")[0],
         "names": _texts(header.get("names"), "names", count),
-        **{
-            name: _numbers(header.get(name), name, count)
-            for name in ("uncertain", "scores", "ratios")
-        },
+        "uncertain": _numbers(header.get("uncertain"), "uncertain", count),
+        "scores": _numbers(header.get("scores"), "scores", count),
+        "ratios": _numbers(header.get("ratios"), "ratios", count),
         "metrics": {name: _numbers(values, name, count) for name, values in metrics.items()},
         "uniform": {name: _numbers([value], name, 1)[0] for name, value in uniform.items()},
     }
@@ -153,21 +152,18 @@ def _count(header: Mapping[str, Any], name: str, largest: int, smallest: int = 1
 
 def _mapping(header: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = header.get(name)
-    if not isinstance(value, dict) or len(value) > MAX_METRICS or any(map(_too_long, value)):
+    if not isinstance(value, dict) or len(value) > MAX_METRICS:
         raise HeaderError(f"`{name}` must have at most {MAX_METRICS} entries with short names")
+    _texts([*value], name)
     return value
 
 
 def _texts(values: Any, name: str, count: int | None = None) -> list[str]:
     if not isinstance(values, list) or (count is not None and len(values) != count):
         raise HeaderError(f"`{name}` must be a list{f' of {count} texts' if count else ''}")
-    if not all(isinstance(value, str) and not _too_long(value) for value in values):
+    if not all(isinstance(value, str) and len(value) <= MAX_TEXT for value in values):
         raise HeaderError(f"`{name}` must contain texts of at most {MAX_TEXT} characters")
     return values
-
-
-def _too_long(text: str) -> bool:
-    return len(text) > MAX_TEXT
 
 
 def _numbers(values: Any, name: str, count: int | None = None) -> list[float | None]:

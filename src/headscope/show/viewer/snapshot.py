@@ -130,19 +130,10 @@ def snapshot(
         for name, parts in kinds.items()
     ]
     target = [] if predictions is None else predictions.target_probabilities[-1].tolist()
-    return Snapshot(
-        {
-            "format": FORMAT,
-            "layers": layers,
-            "heads": heads,
-            "switched": [],
-            **header,
-            "labels": labels,
-            "next": json_numbers(target),
-            "parts": described,
-        },
-        [_packed(part) if part else None for parts in kinds.values() for part in parts],
-    )
+    first = {"format": FORMAT, "layers": layers, "heads": heads, "switched": []}
+    last = {"labels": labels, "next": json_numbers(target), "parts": described}
+    packed = [_packed(part) if part else None for parts in kinds.values() for part in parts]
+    return Snapshot({**first, **header, **last}, packed)
 
 
 def _described(arrays: Arrays) -> list[list[Any]]:
@@ -168,9 +159,7 @@ def layer_arrays(weights: Floats, exact: bool) -> Arrays:
         return {"exact": weights[:, queries, keys].astype("<f4")}
     others = weights[..., 1:]
     rest, peak = others.sum(axis=-1), others.max(axis=-1, initial=0)
-    relative = np.divide(
-        others, peak[..., None], out=np.zeros_like(others), where=peak[..., None] > 0
-    )
+    relative = others / np.where(peak > 0, peak, 1)[..., None]
     queries, keys = np.tril_indices(weights.shape[-1], k=-1)
     # Row 1 of the lower triangle belongs to query 1, which sees key 1 in column 0 of `others`.
     codes = np.rint(relative[:, queries, keys] * 255).astype("u1")
