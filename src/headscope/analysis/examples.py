@@ -24,8 +24,7 @@ from headscope.show.viewer.snapshot import shortened
 STRONGEST = 3
 DECILES = 10
 MAX_UNCOUNTED = 16
-CHARACTERS = 36
-"""About this many characters are shown before a query and a key, and a third of it after them."""
+CHARACTERS = 36  # shown before a query and a key, and a third of it after them
 GAP = " … "
 
 

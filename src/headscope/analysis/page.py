@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from headscope.analysis.reading import Reading
 
 DECISIVE = 0.05
-"""Without a head that decides, the probability falls at least by this."""
+"""Without a head that decides, the probability falls at least by this: less is a guess."""
 MAX_BYTES = 10 * 2**20
-"""Maximum size of all snapshots in a page, without the examples of heads, which add about 1 kB per
+"""Maximum size of all snapshots in a page, without the examples of heads, which add about 2 kB per
 head and step. Base64 adds a third to it."""
 
 

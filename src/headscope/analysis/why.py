@@ -11,6 +11,7 @@ to all scores of a query, so scores are shown relative to their mean over the ke
 
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 
 LISTED = 8
 """Number of pairs and of raised tokens that a page lists."""
-TOLERANCE = 0.02
-"""Largest error of the sum, relative to the largest score. In bfloat16, scores are rounded."""
-EQUAL = 1e-6
-"""Scores with smaller differences, relative to the largest score, differ by rounding only."""
+TOLERANCE = 1e-4
+"""Largest error of a sum, relative to the lengths of the query and the key. In bfloat16, more."""
 BIASES = "biases"
 """The part of queries and keys that comes from biases: those of the norm and of `qkv_bias`."""
 POSITION_BIAS = "position bias"
@@ -63,15 +62,12 @@ class Why:
         """A row for each pair, the largest number first. If the score has a position bias, this is
         a row with the names "position bias"."""
         name = "share" if self.query is None else "score"
-        rows = [
-            {"query_part": query_part, "key_part": key_part, name: value}
-            for query_part, row in zip(self.parts, self.pairs.tolist(), strict=True)
-            for key_part, value in zip(self.parts, row, strict=True)
-        ]
+        both = product(self.parts, repeat=2)
+        rows = [(*parts, n) for parts, n in zip(both, self.pairs.flatten().tolist(), strict=True)]
         if self.position_bias:
-            bias = {"query_part": POSITION_BIAS, "key_part": POSITION_BIAS}
-            rows.append({**bias, name: self.position_bias})
-        return sorted(rows, key=lambda row: -abs(row[name]))
+            rows.append((POSITION_BIAS, POSITION_BIAS, self.position_bias))
+        rows.sort(key=lambda row: -abs(row[2]))
+        return [{"query_part": row[0], "key_part": row[1], name: row[2]} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKey
     model, block, length = reading.model, reading.model.blocks[layer], len(reading.tokens)
     modules: Any = (block.attention, block.attention_norm, model.position)
     names = ", ".join(type(module).__name__ for module in modules)
-    refusal = UserError(f"the scores of this attention are not a sum over pairs of parts: {names}")
+    refusal = UserError(f"L{layer}H{head}: its scores are not a sum over pairs of parts: {names}")
     if isinstance(block.attention, AdditiveAttention) or not is_linear(block):
         raise refusal
     attention, norm, position = (deepcopy(module).cpu().double() for module in modules)
@@ -146,10 +142,13 @@ def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKey
     used = q.flatten(1).any(dim=1) | k.flatten(1).any(dim=1)
     parts = [name for name, is_used in zip([*terms, BIASES], used, strict=True) if is_used]
     found = QueriesAndKeys(parts, q[used], k[used], attention.scale, bias, visible)
-    error = (found.scores - reading.scores_of(layer)[0, head].cpu())[visible].abs().max()
+    error = (found.scores - reading.scores_of(layer)[0, head].cpu()).abs()
+    lengths = [x.sum(dim=0).norm(dim=-1) for x in (q, k)]
+    largest = attention.scale * torch.outer(*lengths) + bias.abs()  # that a score can be
+    rounding = max(TOLERANCE, 4 * torch.finfo(model.embedding.weight.dtype).eps)
     expected = found.scores.where(visible, -torch.inf).softmax(dim=-1)
     hidden = (reading.attention[layer, head].cpu() == 0) & (expected > 1e-6)
-    if hidden.any() or not error <= TOLERANCE * found.scores[visible].abs().max():
+    if hidden.any() or not (error <= rounding * largest)[visible].all():
         raise refusal
     return found
 
@@ -181,7 +180,7 @@ def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Wh
     if query is None and key is None:
         found = queries_and_keys(reading, layer, number)
         edges = found.minus_mean(found.scores)
-        if edges.abs().max() <= EQUAL * found.scores[found.visible].abs().max():
+        if edges.abs().max() <= 1e-6 * found.scores[found.visible].abs().max():  # rounding
             raise UserError(f"{head} has equal scores for all keys of a query: read a longer text")
         edges = edges / edges.square().sum()  # the covariance with it is a share of the variance
         return Why(head, None, None, found.parts, *found.divided(edges))

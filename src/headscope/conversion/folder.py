@@ -43,7 +43,8 @@ def folder_of(source: str) -> Path:
     except (OSError, ValueError) as error:
         problem = f"source={source} is not a folder here or a .pt file of nanoGPT, and could not be"
         reason = f"({type(error).__name__}): {first_line(error)[:200]}"
-        raise UserError(f"{problem} downloaded from the hub {reason}") from error
+        advice = "name the folder of a Hugging Face model, or a model on the hub"
+        raise UserError(f"{problem} downloaded from the hub {reason}: {advice}") from error
 
 
 def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:

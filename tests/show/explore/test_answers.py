@@ -441,10 +441,14 @@ def test_the_program_prints_what_the_page_shows(default, tmp_path):
 
 
 def test_the_page_keeps_the_walk(default):
-    data = Elements(exported(default, "html", walk=WALK)[2]).data
+    data = Elements(exported(default, "html", walk=WALK, against={})[2]).data
     assert data["start"]["walk"] == WALK
     [why] = data["runs"][0]["why"]
     assert why == ask(default, "why", text=TEXT, **SWITCHES, half=["L1H2"], **WALK[0])
+    assert data["runs"][1]["why"] == []
+    for format in ("html", "python"):
+        with refused("this model has no such head"):
+            exported(default, format, walk=[{"head": "L2H0"}])
 
 
 def test_the_table_has_the_losses_and_the_likely_tokens(default):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,29 +37,34 @@ def described(chosen: OpenModel, request: Reading) -> str:
     return ", ".join([f"{chosen.title} step {chosen.loaded.step:,}", *switched])[:200]
 
 
+def explained(explorer: Explorer, request: Export) -> list[dict[str, Any]]:
+    """The explanations of the edges of the walk."""
+    _, _, reading = explorer.forward(request)
+    edges = ((edge.head[:80], edge.query, edge.key) for edge in request.walk)
+    return [explanation(reading, *edge) for edge in edges]
+
+
+def edges_of(why: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: each[name] for name in ("head", "query", "key")} for each in why]
+
+
 @torch.no_grad()
 def page(explorer: Explorer, request: Export) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
-    runs: list[dict[str, Any]] = []
-    walk: list[dict[str, Any]] = []
+    runs, why = [], explained(explorer, request)
     first = explorer.models.get(request.model)
     for reading in filter(None, (request, request.against)):
         given: dict[str, Any] = {"text": request.text, "tokens": request.tokens}
         if request.tokens is not None and explorer.models.get(reading.model).labels != first.labels:
             given = {"text": first.loaded.tokenizer.decode(request.tokens), "tokens": None}
-        reading = replace(reading, **given)
-        chosen, _, result = explorer.forward(reading)
+        chosen, _, result = explorer.forward(replace(reading, **given))
         switched = [*reading.zero, *reading.mean, *reading.half]
         shown = result.snapshot(chosen.statistics, switched=switched)
-        if not runs:
-            walk = [
-                explanation(result, edge.head[:80], edge.query, edge.key) for edge in request.walk
-            ]
-        runs.append(shown_run(described(chosen, reading), [shown], [result.loss()], walk))
+        own = why if reading is request else []
+        runs.append(shown_run(described(chosen, reading), [shown], [result.loss()], own))
     labels = runs[0]["history"]["labels"]
     start: dict[str, Any] = {"token": range(len(labels))[request.position]}
-    edges = [{name: edge[name] for name in ("head", "query", "key")} for edge in walk]
-    start |= {"head": (request.head or "")[:80], "walk": edges}
+    start |= {"head": (request.head or "")[:80], "walk": edges_of(why)}
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs, start=start)
 
 
@@ -111,7 +117,7 @@ def code(explorer: Explorer, request: Export) -> Exported:
         target=request.target,
         top=TOP,
         start=start,
-        walk="".join(WHY.format(**vars(edge)) for edge in request.walk),
+        walk="".join(WHY.format(**edge) for edge in edges_of(explained(explorer, request))),
         sampling=f"max_new_tokens={count}, seed={request.seed}{options}",
     )
     return "explore.py", "text/x-python", shown

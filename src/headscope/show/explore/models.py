@@ -91,7 +91,7 @@ class OpenModel:
             "vocab_size": self.loaded.tokenizer.vocab_size,
             "vocabulary": crc32("\n".join(self.labels).encode()),
             "end_of_text": self.loaded.tokenizer.end_of_text,
-            "examples": self.loaded.texts,
+            "texts": self.loaded.texts,
         }
 
 

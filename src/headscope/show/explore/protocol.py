@@ -12,7 +12,7 @@ VERSION = 2
 MAX_TEXT = 100_000
 """Maximum number of characters of a text."""
 MAX_NEW_TOKENS = 10_000
-MAX_ENTRIES = {"tokens": MAX_TEXT, "other_tokens": MAX_TEXT, "also": 500, "copies": 500}
+MAX_ENTRIES = {"tokens": MAX_TEXT, "other_tokens": MAX_TEXT, "also": 500, "copies": 500, "walk": 50}
 MAX_HEADS = 5_000
 """Maximum number of entries of the lists above, and of any other list."""
 

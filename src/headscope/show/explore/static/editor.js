@@ -65,8 +65,8 @@ export function createEditor(parent, actions) {
   function showTries(about) {
     if (runOf(about.name) === offered) return;
     offered = runOf(about.name);
-    tries.replaceChildren(about.examples.length ? TEXTS.tries : "");
-    for (const text of about.examples) {
+    tries.replaceChildren(about.texts.length ? TEXTS.tries : "");
+    for (const text of about.texts) {
       const fitting = EXPERIMENTS.filter(({ text: own, layers = 1, vocabulary = 1, early }) => own === text
         && about.layers >= layers && about.vocab_size >= vocabulary && (!early || keptSteps(about).length > 1));
       for (const experiment of fitting.length ? fitting : [{ title: TEXTS.example(text), text }]) {

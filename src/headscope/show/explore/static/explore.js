@@ -116,7 +116,10 @@ function describe(model) {
 
 /** What a head does elsewhere, which is asked for once. */
 function elsewhere({ name: head }, model = main.about.name) {
-  return examples[`${model} ${head}`] ??= api.examples({ model, head });
+  const key = `${model} ${head}`;
+  examples[key] ??= api.examples({ model, head });
+  examples[key].catch(() => delete examples[key]); // ask again
+  return examples[key];
 }
 
 /** The layer of a head such as L0H2, or null. */
@@ -214,7 +217,7 @@ function adaptTo(about) {
     if (state.tokens) state = { ...state, tokens: null, text: main.answer.text, written: 0 };
     state = { ...state, target: null };
   }
-  if (state.text === null && state.tokens === null) state = { ...state, text: about.examples[0] ?? "" };
+  if (state.text === null && state.tokens === null) state = { ...state, text: about.texts[0] ?? "" };
   const isHead = (head) => headNumber(head, about) !== null;
   const [zero, mean, half] = [state.zero, state.mean, state.half].map((heads) => heads.filter(isHead));
   state = { ...state, zero, mean, half, copies: state.copies.filter(({ head }) => isHead(head)) };

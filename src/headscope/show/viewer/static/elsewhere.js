@@ -23,10 +23,13 @@ export function createElsewhere(parent, store, find) {
     section.hidden = !find && !model.step.layout.some(({ name }) => name === "examples");
     write(heading, TEXTS.title(model.name));
     if (section.hidden || !fold.open) return;
+    section.classList.add("asking");
     if (!shown) body.textContent = TEXTS.working;
     const found = await (find?.(model) ?? inData(store, model)).then(checked)
       .catch(({ message }) => ({ problem: message }));
-    if (model !== current || shown === JSON.stringify(found)) return;
+    if (model !== current) return;
+    section.classList.remove("asking");
+    if (shown === JSON.stringify(found)) return;
     shown = JSON.stringify(found);
     list(found);
   }

@@ -184,7 +184,7 @@ export function jsonOf(part) {
   try {
     return JSON.parse(new TextDecoder().decode(part?.text?.data));
   } catch {
-    throw damaged(DATA.labelsNotJson);
+    throw damaged(DATA.notJson);
   }
 }
 

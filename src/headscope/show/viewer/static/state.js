@@ -30,7 +30,7 @@ export function fromTexts({ run = null, text = null, step, head = null, token, m
     token: wholeNumber(token),
     view: view === "shares" ? "shares" : "weights",
     compare: /^(step|run|head):/.test(compare) ? compare : "",
-    walk: [...walk.matchAll(/(L\d+H\d+)\.(\d+)\.(\d+)/g)].slice(0, MAX_WALK)
+    walk: [...walk.matchAll(/(L(?:0|[1-9]\d*)H(?:0|[1-9]\d*))\.(\d+)\.(\d+)/g)].slice(0, MAX_WALK)
       .map(([, head, query, key]) => ({ head, query: Number(query), key: Number(key) })),
   };
 }

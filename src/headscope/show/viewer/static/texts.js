@@ -48,7 +48,7 @@ export const DATA = {
   damaged: (why) => `The data of this step is damaged: ${why}.`,
   notWeights: "weights are not from 0 to 1",
   unknownTokens: "it names unknown tokens",
-  labelsNotJson: "its labels are not JSON",
+  notJson: "it has a text that is not JSON",
   labelsNotTexts: "its labels are not texts",
   notCompressed: "it cannot be decompressed",
   wrongSize: "its size does not match its header",
@@ -156,12 +156,9 @@ export const WHY = {
   needsModel: "This page has the weights, but not the model, which is needed to explain them: open the run with explore.",
   columns: ["key", "score", "weight"],
   score: "Query times key is the score",
-  multiplied: (query, key, size) => ["The query of “", query, "” and the key of “", key, `” are ${size} numbers each. They are `
-    + "multiplied one by one:"],
+  multiplied: (query, key, size) => ["The query of “", query, "” and the key of “", key, `” have ${size} numbers each:`],
   bars: "query, key and their products",
-  query: "query",
-  key: "key",
-  product: "products",
+  vectors: ["query", "key", "products"],
   summed: (sum, scale, bias, score) => [`The products add up to ${sum}. Times the scale ${scale}`,
     bias ? `, plus ${bias} for the position,` : ",", ` this is the score: ${score}.`],
   weight: "Softmax turns scores into weights",
@@ -173,19 +170,18 @@ export const WHY = {
   moved: (key, weight, query) => ["The value of “", key, `”, times ${weight}, is added at “`, query,
     "”. Later layers may read it. Directly, it raises most:"],
   parts: "Where the score comes from",
-  mostly: (ofQuery, ofKey, value, query, key) => [`Mostly, ${WHY.written(ofQuery)} at “`, query,
-    `” ${value < 0 ? "does not fit" : "fits"} ${WHY.written(ofKey)} at “`, key, "”"],
+  mostly: (ofQuery, ofKey, value, query, key) => (ofKey === "position bias" ? [`Mostly, it is the ${ofKey}`] : [
+    `Mostly, ${WHY.written(ofQuery)} at “`, query,
+    `” ${value < 0 ? "does not fit" : "fits"} ${WHY.written(ofKey)} at “`, key, "”"]),
   written: (part) => (/^L\d/.test(part) ? `what ${part} wrote` : `the ${part}`),
   back: (distance) => (distance ? `${distance} back` : "at the query"),
   at: (token) => ["at “", token, "”"],
-  relative: (score, difference, isBelow, mean, query, key) => [`The score ${score} is ${difference} `
-    + `${isBelow ? "below" : "above"} the mean of all keys, ${mean}: softmax ignores what all keys share. This difference is `
-    + "the sum of all pairs: a part of “", query, "” times a part of “", key, "”. Click a head to see why it looks where it looks."],
+  relative: (score, difference, mean, query, key) => [`The pairs add up to ${difference}: the score ${score} minus the mean of `
+    + `all keys, ${mean}, which softmax ignores. A pair is a part of “`, query, "” times a part of “", key, "”. Click a head: why did it look there?"],
   byPlace: (key, back) => ["Mostly because “", key, `” is ${back}, whatever token it is.`],
   andPlace: (back) => `, and because it is ${back}.`,
   places: (key, back, byToken, byPlace) => ["Token or place? That it is “", key, `” adds ${byToken} `
     + `(compared with all keys, if they were ${back}), and that it is ${back} adds ${byPlace} (compared with other places):`],
-  pair: (query, key) => (key ? `${query} × ${key}` : query),
   rest: "all other pairs",
   byStep: "The pair that adds most to the same score at each kept step:",
   follow: (head, token) => `why ${head} looks where it looks at “${token}”`,

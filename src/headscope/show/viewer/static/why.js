@@ -103,12 +103,11 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   function drawBars(theme, { q, k }) {
     const context = sizedInCss(canvas, canvas.clientWidth, 3 * ROW);
     const width = (canvas.clientWidth - LABEL) / q.length;
-    const vectors = [[TEXTS.query, q, theme.looks], [TEXTS.key, k, theme.looked],
-                     [TEXTS.product, q.map((value, i) => value * k[i]), null]];
-    vectors.forEach(([label, values, colour], number) => {
+    const vectors = [[q, theme.looks], [k, theme.looked], [q.map((value, i) => value * k[i]), null]];
+    vectors.forEach(([values, colour], number) => {
       const middle = (number + 0.5) * ROW;
       const most = Math.max(...values.map(Math.abs)) || 1;
-      drawText(context, theme, label, 0, middle);
+      drawText(context, theme, TEXTS.vectors[number], 0, middle);
       context.fillStyle = theme.rule;
       context.fillRect(LABEL, middle, canvas.clientWidth - LABEL, 1);
       values.forEach((value, i) => {
@@ -147,10 +146,11 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     const byPlace = score - mean(away);
     const byToken = score - others;
     const [place, token] = [byPlace, byToken].map((value) => value * Math.sign(total));
-    const words = place > 2 * token ? TEXTS.byPlace(key(), TEXTS.back(distance))
-      : [...TEXTS.mostly(...shown[0], query(), key()), place > token ? TEXTS.andPlace(TEXTS.back(distance)) : "."];
-    mostly.replaceChildren(...(Math.abs(total) < SMALL ? [] : words));
-    relative.replaceChildren(...TEXTS.relative(differenceText(score), differenceText(Math.abs(total)).slice(1), total < 0,
+    const largest = shown.find(([, , value]) => value * total > 0); // not one that works against the sum
+    const words = place > 2 * Math.max(0, token) ? TEXTS.byPlace(key(), TEXTS.back(distance))
+      : [...TEXTS.mostly(...(largest ?? shown[0]), query(), key()), place > Math.max(0, token) ? TEXTS.andPlace(TEXTS.back(distance)) : "."];
+    mostly.replaceChildren(...(largest && Math.abs(total) >= SMALL ? words : []));
+    relative.replaceChildren(...TEXTS.relative(differenceText(score), differenceText(total),
       differenceText(mean(seen)), query(), key()));
     pairs.replaceChildren();
     const ends = make(pairs, "div", { class: "row quiet" });
@@ -194,7 +194,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
       const answer = await steps.why(name, edge).catch((error) => ({ problem: error.message }));
       if (current.edge !== edge || current.model !== model) return;
       const [ofQuery, ofKey, value] = answer.pairs?.[0] ?? [answer.problem, "", 0];
-      found.push({ before: stepText(step), text: TEXTS.pair(ofQuery, ofKey), value });
+      found.push({ before: stepText(step), text: ofKey ? `${ofQuery} × ${ofKey}` : ofQuery, value });
       list(stepRows, found.map(({ value: each, ...texts }) =>
         ({ ...texts, ...signed(each, Math.max(...found.map((other) => Math.abs(other.value)))) })));
     }
@@ -210,17 +210,20 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
         return;
       }
       if (edge.key === null) { // the key with the largest weight
-        const [[key] = [edge.query]] = strongest(row(own, edge.query), 1);
-        actions.follow([...model.state.walk.slice(0, -1), { ...edge, key }]);
+        asked = edge;
+        const [[strongestKey] = [edge.query]] = strongest(row(own, edge.query), 1);
+        const answer = await Promise.resolve(explanationOf(model, edge)).catch(() => null);
+        const key = answer?.key ?? strongestKey;
+        if (asked === edge) actions.follow([...model.state.walk.slice(0, -1), { ...edge, key }]);
         return;
       }
       showTrail(model);
       const question = [history, model.step.step, edge.head, edge.query, edge.key];
-      if (asked?.every((each, i) => each === question[i])) {
+      if (asked?.every?.((each, i) => each === question[i])) {
         if (current?.answer?.pairs) drawBars(model.theme, current.answer); // the theme may be another one
         return;
       }
-      const isOther = asked?.slice(2).join() !== question.slice(2).join();
+      const isOther = asked?.slice?.(2).join() !== question.slice(2).join();
       asked = question;
       section.classList.add("asking");
       const answer = await Promise.resolve(explanationOf(model, edge)).catch(({ message }) => ({ problem: message }));
