@@ -108,7 +108,8 @@ def walk(run: Path) -> None:
         browser.get(f"{address}#x.text={quote(text)}")
         painted(browser)
         time.sleep(1)  # the head that decides is opened
-        for action in (f"{press}.click()", "document.querySelector('.pairs button')?.click()"):
+        follow = "document.querySelector('.pairs .row:nth-child(2) button')?.click()"
+        for action in (f"{press}.click()", follow):
             painted(browser, action, "Why there?")
             time.sleep(0.5)
         browser.save_screenshot(str(DOCS / picture))
