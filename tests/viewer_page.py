@@ -84,6 +84,11 @@ class Page:
     def all(self, selector: str) -> list[Any]:
         return self.browser.find_elements("css selector", selector)
 
+    def lines(self, selector: str) -> list[list[str]]:
+        """The lines of each element, read at one moment: the page may replace them at any time."""
+        texts = "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)"
+        return [text.split("\n") for text in self.browser.execute_script(texts, selector)]
+
     def one(self, selector: str) -> Any:
         return self.browser.find_element("css selector", selector)
 

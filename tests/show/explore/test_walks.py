@@ -33,7 +33,7 @@ def explored(script: Script, page: ExplorePage, tmp_path: Path) -> Any:
 
 def shown_pair(page: ExplorePage) -> tuple[str, str, str]:
     """The parts of the first pair, and what they add to the score."""
-    at_query, _, at_key, value = page.all(".pairs .row")[1].text.split("\n")
+    at_query, _, at_key, value = page.lines(".pairs .row")[1]
     return at_query, at_key, value
 
 
@@ -88,7 +88,7 @@ def test_a_head_finds_the_name_that_occurs_twice_by_its_embedding(
     assert shown_pair(page)[:2] == ("embedding", "embedding")
     page.press("Since which step?")
     for _ in range(100):
-        rows = [row.text.split("\n") for row in page.all(".by-step .row")]
+        rows = page.lines(".by-step .row")
         if len(rows) == 7:
             break
         time.sleep(0.1)
