@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headscope.training.callbacks.attention import AttentionLog as AttentionLog
     from headscope.training.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from headscope.training.callbacks.heads import HeadWatch as HeadWatch
+    from headscope.training.callbacks.hold import Hold as Hold
     from headscope.training.callbacks.progress import ProgressReport as ProgressReport
     from headscope.training.callbacks.samples import Samples as Samples
     from headscope.training.callbacks.saving import CheckpointSaver as CheckpointSaver
@@ -55,6 +56,7 @@ MODULES = {
     "training.callbacks.attention": "AttentionLog",
     "training.callbacks.early_stopping": "EarlyStopping",
     "training.callbacks.heads": "HeadWatch",
+    "training.callbacks.hold": "Hold",
     "training.callbacks.progress": "ProgressReport",
     "training.callbacks.samples": "Samples",
     "training.callbacks.saving": "CheckpointSaver",

@@ -20,6 +20,7 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture
+from headscope.nn.held import held_heads
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
 from headscope.show.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
@@ -181,6 +182,7 @@ class Activations:
             "step": self.step,
             "labels": self.labels[:length],
             "text_tokens": len(self.tokens),
+            "held": [int(held) for held in held_heads(self.model)],
             "losses": json_numbers(self.losses[: length - 1].tolist()),
         }
 

@@ -15,12 +15,13 @@ from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_outputs import Track
-from headscope.analysis.head_types import HeadType, Thresholds, head_types
+from headscope.analysis.head_types import NONE, HeadType, Thresholds, head_types
 from headscope.analysis.metrics import METRICS, best_offset, colour_scales, offset_sums, uniform
 from headscope.analysis.repeats import TEXTS, RepeatProbe, can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT, MultiHeadAttention
 from headscope.nn.capture import capture
+from headscope.nn.held import held_heads
 from headscope.show.viewer.snapshot import json_numbers
 
 MAX_WEIGHTS_PER_HEAD = 2**22
@@ -162,10 +163,16 @@ def names_of(
     unjudged: Sequence[str],
     thresholds: Thresholds | None = None,
 ) -> list[HeadType]:
-    """The names of the heads of `model` by their metrics, without those in `unjudged`."""
+    """The names of the heads of `model` by their metrics, without those in `unjudged`. A head whose
+    output is held has no name."""
     judged = {name: metric for name, metric in metrics.items() if name not in unjudged}
     untrained = torch.tensor([[untrained_unevenness(layer)] for layer in model.attentions])
-    return head_types(judged, uniform, thresholds=thresholds, untrained=untrained)
+    types = head_types(judged, uniform, thresholds=thresholds, untrained=untrained)
+    scores = metrics["unevenness"].flatten().tolist()
+    return [
+        HeadType(NONE, score, 0.0) if held else head_type
+        for head_type, held, score in zip(types, held_heads(model), scores, strict=True)
+    ]
 
 
 def untrained_unevenness(layer: MultiHeadAttention) -> float:

@@ -4,6 +4,7 @@ Shapes: B batch, T queries, S keys, C embed_dim, O out_dim, H heads, K kv heads,
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -166,6 +167,30 @@ class MultiHeadAttention(nn.Module):
         with "bias" the biases (H, D), (K, D) and (K, D)."""
         rows = self.qkv.get_parameter(kind).unflatten(0, (-1, self.head_dim))
         return rows.split((self.heads, self.kv_heads, self.kv_heads))
+
+    def own_weights(self, heads: Sequence[int]) -> list[Tensor]:
+        """Views of the weights that only these heads use: those of `own_projections`, and their
+        columns of `out_proj`."""
+        views = self.own_projections(heads)
+        if self.has_out_proj:
+            columns = self.out_proj.get_parameter("weight").unflatten(1, (self.heads, -1))
+            views += [columns[:, head] for head in heads]  # (O, D)
+        return views
+
+    def own_projections(self, heads: Sequence[int]) -> list[Tensor]:
+        """Views of the rows that project to the queries of these heads, and to their keys and
+        values if no other head shares them. Raises UserError if a class projects in its own way."""
+        if type(self).project is not MultiHeadAttention.project:
+            raise UserError(f"{type(self).__name__} does not say which weights belong to a head")
+        group = self.heads // self.kv_heads
+        whole = [
+            n for n in range(self.kv_heads) if {*range(n * group, n * group + group)} <= {*heads}
+        ]
+        views = []
+        for kind in ("weight", "bias") if self.qkv_bias else ("weight",):
+            q, k, v = self.projections(kind)
+            views += [*(q[head] for head in heads), *(x[n] for n in whole for x in (k, v))]
+        return views
 
     def split(self, x: Tensor) -> Tensor:
         """Splits concatenated heads (B, T, H D) into (B, H, T, D)."""

@@ -5,6 +5,7 @@ Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads (divides H)
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -108,6 +109,9 @@ class StackedHeads(MultiHeadAttention):
         names = (f"{projection}.{kind}" for projection in ("query", "key", "value"))
         return tuple(torch.stack([h.get_parameter(name) for h in self.stack]) for name in names)
 
+    def own_projections(self, heads: Sequence[int]) -> list[Tensor]:
+        return [parameter for head in heads for parameter in self.stack[head].parameters()]
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> HeadOutputs:
         """Computes one head at a time."""
         mask, bias = options.pop("mask"), options.pop("bias")
@@ -165,6 +169,9 @@ class AdditiveAttention(MultiHeadAttention):
         super().__init__(scale=1.0 if scale is None else scale, **options)
         self.w = nn.Parameter(torch.empty(self.heads, self.head_dim))
         nn.init.normal_(self.w, std=self.head_dim**-0.5)
+
+    def own_projections(self, heads: Sequence[int]) -> list[Tensor]:
+        return [*super().own_projections(heads), *(self.w[head] for head in heads)]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> HeadOutputs:
         """Always returns weights and scores, because there is no fused kernel."""

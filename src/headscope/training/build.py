@@ -23,6 +23,7 @@ from headscope.data.store import prepare_store
 from headscope.data.tokenizer_state import stored
 from headscope.errors import UserError, first_line
 from headscope.nn import GPT
+from headscope.nn.held import without_held
 from headscope.nn.loss import Answers
 from headscope.trained import checkpoint
 from headscope.training.callbacks.progress import say
@@ -169,7 +170,7 @@ def build_module(
     torch.manual_seed(config.seed)  # later random numbers depend only on (seed, step, rank)
     model = checkpoint.build_model_for(config.model, tokenizer)
     if weights and config.init_from:
-        tensors = weights.weights()
+        tensors = without_held(weights.weights())
         try:
             checkpoint.load_weights(model, tensors)
         except UserError as error:

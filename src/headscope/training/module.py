@@ -17,6 +17,7 @@ from headscope.data.module import TokenDataModule
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.held import HELD, without_held
 from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
@@ -120,6 +121,9 @@ class LanguageModel(LightningModule):
         self.running_loss = sums[self.global_rank] if len(sums) == processes else sums.mean()
         self.running_count = int(state["running_count"])
         self.timer.load_state_dict(state)
+        # The callback Hold of this run, which may have other settings, says what is held.
+        held = {name: own for name, own in self.state_dict().items() if HELD in name}
+        checkpoint["state_dict"] = without_held(checkpoint["state_dict"]) | held
 
     # --- training ---
 

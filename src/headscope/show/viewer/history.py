@@ -54,6 +54,7 @@ def read_header(data: bytes) -> dict[str, Any]:
         "ends": {name: _numbers(pair, name, 2) for name, pair in _mapping(header, "ends").items()},
         "losses": _numbers(header.get("losses"), "losses", len(labels) - 1),
         "next": _numbers(header.get("next"), "next"),
+        "held": _numbers(header.get("held"), "held", layers * heads),
         "switched": _texts(header.get("switched"), "switched"),
         "layout": _layout(header.get("parts")),
     }
@@ -115,7 +116,18 @@ def _layout(kinds: Any) -> list[dict[str, Any]]:
 SHAPE = ("layers", "heads", "labels")
 """The fields that are equal in two snapshots that can be compared."""
 
-PER_STEP = ("step", "names", "uncertain", "scores", "ratios", "metrics", "losses", "next", "layout")
+PER_STEP: tuple[str, ...] = (
+    "step",
+    "names",
+    "uncertain",
+    "scores",
+    "ratios",
+    "metrics",
+    "losses",
+    "next",
+    "layout",
+)
+PER_STEP += ("held",)
 """The fields of a header that may change from step to step. All others belong to the run."""
 
 

@@ -130,7 +130,13 @@ def snapshot(
         for name, parts in kinds.items()
     ]
     target = [] if predictions is None else predictions.target_probabilities[-1].tolist()
-    first = {"format": FORMAT, "layers": layers, "heads": heads, "switched": []}
+    first = {
+        "format": FORMAT,
+        "layers": layers,
+        "heads": heads,
+        "switched": [],
+        "held": [0] * (layers * heads),
+    }
     last = {"labels": labels, "next": json_numbers(target), "parts": described}
     packed = [_packed(part) if part else None for parts in kinds.values() for part in parts]
     return Snapshot({**first, **header, **last}, packed)

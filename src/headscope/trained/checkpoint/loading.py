@@ -13,6 +13,7 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.held import restore_held
 from headscope.trained.checkpoint.building import build_model_for
 from headscope.trained.checkpoint.file import Stored
 
@@ -47,11 +48,12 @@ class WithoutInitialization(TorchFunctionMode):
 
 
 def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
-    """The model with these weights. Raises UserError if they are those of another model."""
+    """The model with these weights, in which outputs may be held. Raises UserError if they are
+    those of another model."""
     check_sizes(config, tokenizer, weights)
     with WithoutInitialization():
         model = build_model_for(config, tokenizer)
-    load_weights(model, weights)
+    load_weights(model, restore_held(model, weights))
     return model
 
 

@@ -18,6 +18,7 @@ from headscope.nn.capture import evaluating
 from headscope.show.viewer import MAX_STEPS, SNAPSHOTS
 from headscope.show.viewer.snapshot import snapshot, tokens_within
 from headscope.training.callbacks.heads import HeadWatch
+from headscope.training.callbacks.hold import Hold
 from headscope.training.callbacks.steps import (
     StepCallback,
     data_of,
@@ -85,6 +86,7 @@ class AttentionLog(StepCallback):
             self.vocabulary = self.tokenizer.vocabulary_labels()
             self.shorten_text(model)
         self.labels = self.tokenizer.labels(self.tokens)
+        self.holds = [each for each in trainer.callbacks if isinstance(each, Hold)]
         watches = [each for each in trainer.callbacks if isinstance(each, HeadWatch)]
         self.heads = watches[0] if watches else HeadWatch(every_steps=0)
         if not watches:
@@ -131,6 +133,9 @@ class AttentionLog(StepCallback):
             following = torch.from_numpy(predictions.target_probabilities[-1, :-1]).to(model.device)
             reading.known_losses = -following.log()
             header = {**reading.header(), **statistics.header(), "text_tokens": self.text_tokens}
+            for each in self.holds:
+                for layer, head in each.chosen if each.active else ():
+                    header["held"][layer * len(reading.attention[0]) + head] = 1
             label_of = self.vocabulary.__getitem__
             blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
             size = sum(map(len, blobs))

@@ -7,6 +7,7 @@ import { own } from "./dom.js";
 import { NO_NAME, colourOf, fillName } from "./names.js";
 import { shortText, stepText, ticksOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
+import { HEADS } from "./texts.js";
 import { textOn } from "./theme.js";
 
 const LABELLED = 8; // heads with a label if there are many
@@ -134,7 +135,7 @@ export function stripsOf({ layers, heads }) {
 
 const nameAt = (step, head) => (step.measured ?? step).names[head];
 
-/** One strip per head: its name from each step to the next one. */
+/** One strip per head: its name from each step to the next one, and a line where the head is held. */
 export function drawStrips(context, { history, theme }, area) {
   const { steps } = history;
   const { strip, topOf, middle, hasLabel, labelOf } = stripsOf(history);
@@ -144,10 +145,15 @@ export function drawStrips(context, { history, theme }, area) {
     const top = area.top + topOf(head);
     for (let from = 0, to; from < steps.length; from = to) {
       const name = nameAt(steps[from], head);
-      for (to = from + 1; to < steps.length && nameAt(steps[to], head) === name;) to += 1;
+      const held = steps[from].held[head];
+      const isSame = (step) => nameAt(step, head) === name && step.held[head] === held;
+      for (to = from + 1; to < steps.length && isSame(steps[to]);) to += 1;
       const width = edges[to] - edges[from];
       fillName(context, theme, name, edges[from], top, width, strip);
-      if (strip >= 11 && name !== NO_NAME) writeName(context, theme, name, edges[from], top, width, strip);
+      context.fillStyle = theme.ink;
+      if (held) context.fillRect(edges[from], top + (strip - 1) / 2, width, 1.5);
+      const label = held && name === NO_NAME ? HEADS.held : name;
+      if (strip >= 11 && label !== NO_NAME) writeName(context, theme, label, edges[from], top, width, strip);
     }
     if (hasLabel(head)) drawText(context, theme, labelOf(head), area.left - 8, top + middle, { align: "right" });
   }

@@ -101,7 +101,7 @@ export const EXPLORE_WORDS = {
   "half": "Halves what the head writes.",
   "mean": "Replaces what the head writes by its mean over this text: the head no longer tells tokens apart.",
   "off, zero": "Replaces what the head writes by zero.",
-  "✕": "A head that is switched.",
+  "✕": "A head that is switched, or held in training.",
   "alone": "Switches off all other heads of the model.",
   "layer": "Switches all heads of a layer off, or on again.",
   "all on": "Switches all heads on again.",

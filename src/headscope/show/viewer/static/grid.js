@@ -85,7 +85,8 @@ export function createGrid(parent, actions) {
       const without = typeof changes?.[number] === "number" ? differenceText(changes[number]) : "";
       const plain = titleOf(step, number, heads);
       const title = without ? TEXTS.withoutIt(plain, without) : plain;
-      button.classList.toggle("off", current.history.switched.includes(headName(number, heads)));
+      const isHeld = step.held[number] && step.names[number] === NO_NAME;
+      button.classList.toggle("off", isHeld || current.history.switched.includes(headName(number, heads)));
       button.classList.toggle("other", comparison?.kind === "head" && comparison.opened === number);
       write(change, without);
       write(name, text);

@@ -43,8 +43,8 @@ export const scoreText = ({ names, scores }, head) =>
   (names[head] === NO_NAME ? "" : scores[head]?.toFixed(2) ?? "");
 
 /** The words for the name of a head: "previous-token", or "previous-token?" if it is uncertain. */
-export const nameOf = ({ names, uncertain }, head) =>
-  (names[head] === NO_NAME ? HEADS.noName : names[head]) + (uncertain[head] ? "?" : "");
+export const nameOf = ({ names, uncertain, held }, head) =>
+  (names[head] === NO_NAME ? HEADS.noName : names[head]) + (uncertain[head] ? "?" : "") + (held[head] ? `, ${HEADS.held}` : "");
 
 /** "L0H1 previous-token 0.90" */
 export const titleOf = (step, head, heads) =>

@@ -79,6 +79,7 @@ export const COMPARE = {
 export const HEADS = {
   title: "All heads",
   noName: "without a name",
+  held: "held",
   lossWithout: (change) => `loss ${change} without this head`,
   withoutIt: (title, change) => `${title}, loss without it ${change}`,
   difference: (what) => `Difference from ${what}: red is more weight, blue is less.`,

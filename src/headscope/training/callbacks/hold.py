@@ -1,0 +1,153 @@
+"""Holds heads and feed-forward networks during a part of the training.
+
+Shapes: N windows, T tokens, D head_dim, C embed_dim.
+"""
+
+import math
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback
+from torch import Tensor
+
+from headscope.analysis.head_outputs import largest_batch, parse_head
+from headscope.config.parse import Count
+from headscope.data.windows import spread_windows
+from headscope.errors import UserError
+from headscope.nn import GPT
+from headscope.nn.capture import capture
+from headscope.nn.held import held_outputs
+from headscope.training.callbacks.steps import data_of
+
+
+class Hold(Callback):
+    """Holds `heads`, such as ["L0H0"], and the feed-forward networks of the layers `feed_forward`,
+    in all optimizer steps after step `from_step`, up to `until_step` (by default, to the end). This
+    shows what the rest of the model learns without them (Singh 2024: "clamping").
+
+    - `by="zero"`: their output is zero.
+    - `by="mean"`: their output is their mean output at `from_step`, over the windows of the
+      validation split on which heads are measured when a run ends.
+    - `by="frozen"`: their own weights stay as they are at `from_step` (see `own_weights`). What
+      they read may still change.
+
+    With "zero" and "mean", the own weights get a gradient of zero, so only weight decay and
+    momentum change them. The checkpoints contain what is held, and a model that is loaded from them
+    computes the same as in training. Without `heads` and `feed_forward`, nothing is done.
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: tuple[str, ...] = (),
+        feed_forward: tuple[Count, ...] = (),
+        from_step: Count = 0,
+        until_step: Count | None = None,
+        by: Literal["zero", "mean", "frozen"] = "zero",
+    ) -> None:
+        if until_step is not None and until_step <= from_step:
+            problem = f"until_step={until_step} must be larger than from_step={from_step}"
+            raise UserError(f"{problem}, or null for the end of training")
+        self.heads, self.feed_forward, self.by = sorted({*heads}), sorted({*feed_forward}), by
+        self.from_step, self.until_step = from_step, until_step or math.inf
+        self.active = False
+        self.means: dict[str, Tensor] = {}  # of each part, (D,) or (C,)
+        self.frozen: list[tuple[Tensor, Tensor]] = []  # views of weights, and the values to keep
+
+    @property
+    def parts(self) -> list[str]:
+        return [*self.heads, *(f"L{layer} feed-forward" for layer in self.feed_forward)]
+
+    @property
+    def state_key(self) -> str:  # a run may have several
+        return f"Hold {', '.join(self.parts)} from step {self.from_step}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"means": self.means} if self.means else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.means = state["means"]
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage != "fit" or not self.parts:
+            return
+        model, last = pl_module.model, trainer.max_steps
+        self.chosen = [parse_head(name, model) for name in self.heads]
+        for layer in self.feed_forward:
+            if layer >= len(model.blocks) or model.blocks[layer].feed_forward is None:
+                problem = f"callbacks.hold.feed_forward: layer {layer} has no feed-forward network"
+                raise UserError(f"{problem}: name layers that have one, from 0")
+        if self.from_step >= last > 0:
+            problem = f"callbacks.hold.from_step={self.from_step} is not before"
+            raise UserError(f"{problem} trainer.max_steps={last}: choose an earlier step")
+        if self.by == "frozen":
+            self.own_weights(model)  # raises UserError if they are unknown
+        else:
+            self.outputs(model)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.active = False
+        if self.by == "frozen":
+            # Right after the step: a gradient of zero does not freeze, because of weight decay and
+            # momentum.
+            trainer.optimizers[0].register_step_post_hook(lambda *_: self.write_back())
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        active = bool(self.parts) and self.from_step <= trainer.global_step < self.until_step
+        if active == self.active:
+            return
+        self.active = active
+        model, step = pl_module.model, trainer.global_step
+        says = f"held ({self.by})" if active else "no longer held"
+        pl_module.print(f"step {step:,}  {', '.join(self.parts)}: {says}")
+        if self.by == "frozen":
+            views = self.own_weights(model) if active else []
+            self.frozen = [(view, view.detach().clone()) for view in views]
+            return
+        if self.by == "mean" and active and not self.means:
+            with pl_module.timer.paused():
+                means = self.mean_outputs(model, data_of(trainer).store.validation)
+            self.means = trainer.strategy.broadcast(means)  # the same in all processes
+        for part, (held, where) in zip(self.parts, self.outputs(model), strict=True):
+            mean = self.means.get(part) if active else None
+            held.mask[where] = float(active)
+            held.values[where] = 0 if mean is None else mean.to(held.values)
+
+    def outputs(self, model: GPT) -> list[tuple[Any, slice]]:
+        """For each part, what holds its output, and where in it."""
+        places = []
+        for layer, head in self.chosen:
+            width = model.attentions[layer].head_dim
+            own = slice(head * width, (head + 1) * width)
+            places.append((held_outputs(model, layer, "attention.out_proj"), own))
+        networks = [held_outputs(model, layer, "feed_forward") for layer in self.feed_forward]
+        return places + [(held, slice(None)) for held in networks]
+
+    def mean_outputs(self, model: GPT, validation: Any) -> dict[str, Tensor]:
+        """The mean output of each part over all tokens of windows (N, T) of the validation split:
+        (D,) for a head, (C,) for a network."""
+        windows = spread_windows(validation, length=model.block_size)
+        sums: dict[str, Any] = dict.fromkeys(self.parts, 0)
+        for batch in windows.split(largest_batch(model, windows.size(1))):
+            captured = capture(model, batch.to(model.device))
+            outputs = [captured.outputs[layer][:, :, head] for layer, head in self.chosen]
+            outputs += [captured.fed[layer] for layer in self.feed_forward]
+            for part, of_part in zip(self.parts, outputs, strict=True):
+                sums[part] += of_part.float().sum(dim=(0, 1))
+        return {part: total / windows.numel() for part, total in sums.items()}
+
+    def own_weights(self, model: GPT) -> list[Tensor]:
+        """Views of the weights that nothing else uses: of a feed-forward network all, of heads
+        those that `MultiHeadAttention.own_weights` returns."""
+        views = [
+            w for layer in self.feed_forward for w in model.blocks[layer].feed_forward.parameters()
+        ]
+        for layer, heads in groupby(self.chosen, key=lambda each: each[0]):
+            views += model.attentions[layer].own_weights([head for _, head in heads])
+        return views
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        for view, kept in self.frozen:
+            view.copy_(kept)
