@@ -34,6 +34,7 @@ STEPS = [
     "optimizer=adamw",  # Muon may compute in bf16, which turns float error into larger differences
     # Windows of 12 tokens have one to three answers, so their mean is no mean of means.
     *("data=modular", "model.block_size=12"),
+    *("callbacks.hold.heads=[L0H1]", "callbacks.hold.by=mean", "callbacks.hold.from_step=3"),
 ]
 ENDLESS = ["trainer.max_steps=100000", "trainer.val_every_steps=5", "hydra.run.dir=outputs/run"]
 LITERAL = """prompt 'a', "b" = ${c} [d]"""
@@ -95,7 +96,8 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(tiny, script):
         *("trainer.max_steps=20", "trainer.val_every_steps=3", "optimizer=adamw"),
         "callbacks.saving.keep_steps=[3]",
         "trainer.log_every_steps=20",  # the logged mean includes steps before the kill
-        "model.dropout=0.1",
+        *("model.dropout=0.1", "callbacks.hold.heads=[L0H1]", "callbacks.hold.by=mean"),
+        *("callbacks.hold.from_step=1", "callbacks.hold.until_step=15"),
     ]
     whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=whole")
     assert whole.code == 0, whole.err
