@@ -17,8 +17,9 @@ from torch import Tensor
 
 from headscope.config.parts import Part, defaults_in_conf
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of, unusual
-from headscope.errors import short
+from headscope.errors import UserError, short
 from headscope.nn import GPT, MultiHeadAttention, Position
+from headscope.nn.held import HELD
 from headscope.nn.position.rotary import rotate_interleaved
 from headscope.trained.checkpoint.building import build_model
 from headscope.trained.checkpoint.loading import WithoutInitialization
@@ -97,7 +98,8 @@ def find_class(
     gpt: GPT, config: Part, classes: Iterable[HuggingFaceClass] = CLASSES
 ) -> HuggingFaceClass | None:
     """The first of `classes` that computes the function of `gpt` for random weights, or None. The
-    weights of `gpt` are not changed."""
+    weights of `gpt` are not changed. Raises UserError if outputs are held in `gpt`."""
+    require_nothing_held(gpt)
     if name_of(config.attention) not in DOT_PRODUCT:
         return None
     drawn = random_model(config, gpt.vocab_size, gpt.end_of_text)
@@ -110,6 +112,12 @@ def find_class(
             continue
         return each
     return None
+
+
+def require_nothing_held(gpt: GPT) -> None:
+    if any(HELD in name for name in gpt.state_dict()):
+        problem = "callbacks.hold held outputs in this checkpoint, and other tools cannot"
+        raise UserError(f"{problem}: choose another step, or to=safetensors")
 
 
 def converted(theirs: HuggingFaceClass, gpt: GPT, config: Part) -> tuple[dict[str, Any], Any]:

@@ -24,6 +24,7 @@ from transformers import AutoTokenizer
 
 from headscope.conversion import modeling_headscope as own
 from headscope.conversion.export import OWN_CLASS, write_tokenizer
+from headscope.conversion.proof import require_nothing_held
 from headscope.nn import Position
 from headscope.nn.dot_product import one_per_query_head
 from headscope.nn.masks import combine_masks
@@ -36,6 +37,7 @@ POSITION_TYPES = {"Rotary": "rotary", "Alibi": "alibi", "Relative": "relative_po
 def to_transformer_lens(loaded: TrainedModel) -> TransformerBridge:
     """The model of a checkpoint with the hooks of TransformerLens. No folder needs to be exported,
     and every model of headscope fits. The weights are copied."""
+    require_nothing_held(loaded.model)
     config = own.HeadscopeConfig(
         vocab_size=loaded.tokenizer.vocab_size,
         end_of_text=loaded.model.end_of_text,

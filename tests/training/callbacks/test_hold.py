@@ -160,6 +160,16 @@ def test_a_stopped_run_with_a_hold_continues_bit_by_bit(by, stop_at, trained):
     assert_same_weights(headscope.train(["resume=run"], logger=False).folder, whole)
 
 
+def test_what_is_held_is_in_the_checkpoint_but_not_in_a_new_run_or_another_tool(trained, tmp_path):
+    folder = trained("run", *PARTS, "callbacks.hold.by=mean")
+    loaded = headscope.load(folder / "checkpoints" / "last.safetensors")
+    assert held_heads(loaded.model) == [False, False, False, True]
+    with refused("held", "to=safetensors"):
+        loaded.save_pretrained(tmp_path / "exported")
+    new = headscope.load(trained("new", f"init_from={folder}", "trainer.max_steps=1"))
+    assert held_heads(new.model) == [False] * 4
+
+
 def test_wrong_words_are_refused_in_one_line(trained):
     for word, said in {
         "callbacks.hold.heads=[L5H0]": "L0H0 to L1H1",

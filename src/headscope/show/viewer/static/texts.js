@@ -96,6 +96,7 @@ export const TIMELINE = {
   metricOf: "metric of the timeline",
   trainingStep: "training step",
   about: "Labels give the values at the cursor (keys ← →). Click a line or a strip to open its head.",
+  held: "━━ held in training",
   undescribed: (metric) => `The metric ${metric} has no description.`,
 };
 

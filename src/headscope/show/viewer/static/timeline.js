@@ -197,6 +197,7 @@ export function createTimeline(parent, actions) {
       item.append(name);
       explain(item, definitionOf(name));
     }
+    if (history.steps.some(({ held }) => held.some(Boolean))) make(legend, "span", {}, TEXTS.held);
   }
 
   return {
