@@ -227,6 +227,21 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     assert [name for name in page.script(loaded) if not name.startswith("data:")] == []
 
 
+def test_a_head_is_marked_where_it_is_held(opened):
+    made = small_run()
+    for step in made["history"]["steps"][:3]:
+        step["held"][1] = 1
+        step["names"][1] = "-"
+    page = opened(made, state="head=L0H1&step=100")
+    assert page.heading == "L0H1 without a name, held"
+    assert "held" in page.text(".legend")
+    assert "off" in page.all(".grid button")[1].get_attribute("class")
+    page.press(Keys.ARROW_RIGHT)
+    assert "held" not in page.heading
+    assert "off" not in page.all(".grid button")[1].get_attribute("class")
+    assert "held" not in opened(small_run()).text(".legend")
+
+
 def test_the_page_opens_at_the_last_step_on_the_head_furthest_above_its_threshold(opened):
     """The losses of the tokens are those at the cursor."""
     made = small_run(weights=WEIGHTS[::-1, ::-1])

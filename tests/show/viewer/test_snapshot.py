@@ -246,6 +246,7 @@ BAD = {
     "losses": ([], [1, 2], ["x"]),
     "next": ({}, ["x"], [float("inf")]),
     "switched": ("L0H1", [1], ["x" * 300]),
+    "held": ([0], [0, "1"], None),
     "parts": (
         *({}, "x", [[]], [{}], [kind()] * 9, [kind(more=1)]),
         *([kind(name=each)] for each in (1, None, "x" * 300)),

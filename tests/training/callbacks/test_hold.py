@@ -12,6 +12,7 @@ from attention_layers import attention, every_attention, some_input
 from checkpoint_files import assert_same_weights, opened
 from lightning.pytorch import Callback
 from refusals import refused
+from running import snapshot_headers
 from small_gpt import PAIRS, gpt, loss_of, some_tokens, variant
 from torch import Tensor
 
@@ -37,9 +38,9 @@ def trained(speeches, tmp_path_factory) -> Any:
     """Trains a small run in this process. Returns its folder."""
     store = tmp_path_factory.mktemp("tokens")
 
-    def run(name: str, *words: str, callbacks: Any = ()) -> Path:
+    def run(name: str, *words: str, callbacks: Any = (), log: bool = False) -> Path:
         own = [f"data.path={speeches}", f"store_dir={store}", f"hydra.run.dir={name}"]
-        return headscope.train([*TINY, *own, *words], callbacks=callbacks, logger=False).folder
+        return headscope.train([*TINY, *own, *words], callbacks=callbacks, logger=log).folder
 
     return run
 
@@ -158,6 +159,19 @@ def test_a_stopped_run_with_a_hold_continues_bit_by_bit(by, stop_at, trained):
         trained("run", *words, callbacks=Watch(stop_at))
     assert opened(Path("run/checkpoints/last.safetensors"))["step"] == stop_at
     assert_same_weights(headscope.train(["resume=run"], logger=False).folder, whole)
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_a_head_is_marked_while_it_is_held_and_has_no_name_if_its_output_is(by, trained):
+    words = [*PARTS, *HOLD, f"callbacks.hold.by={by}", "callbacks.attention.steps=12"]
+    words += ["callbacks.heads.thresholds.even=0.001"]  # so that all other heads have names
+    run = trained(
+        "run", *words, "callbacks=default", "callbacks.samples.max_new_tokens=0", log=True
+    )
+    for header in snapshot_headers(run):
+        held = header["step"] in range(4, 10)
+        assert header["held"] == [0, 0, 0, int(held)]
+        assert (header["names"][3] == "-") == (held and by != "frozen"), header["step"]
 
 
 def test_what_is_held_is_in_the_checkpoint_but_not_in_a_new_run_or_another_tool(trained, tmp_path):
