@@ -126,7 +126,7 @@ def assert_mistakes_are_refused(group: str, option: str, composition: DictConfig
                 checked(data | {name: value})
 
 
-@pytest.mark.parametrize("group", sorted({*GROUPS} - {"logger", "callbacks/thresholds"}))
+@pytest.mark.parametrize("group", sorted({*GROUPS} - {"logger", "callbacks/thresholds", "metrics"}))
 def test_the_keys_of_a_file_are_those_of_the_constructor_and_have_types(group):
     found = defaults_in_conf(group)
     based = {"model": ["gpt2", "modern"], "callbacks": ["default", "many_steps", "plain"]}
@@ -144,7 +144,7 @@ def test_the_keys_of_a_file_are_those_of_the_constructor_and_have_types(group):
 
 def test_every_file_belongs_to_a_part_or_a_schema():
     groups = {group for group, _ in OTHERS}
-    assert groups == {*GROUPS, *SCHEMAS, "suite", "debug"} - {"callbacks/thresholds"}
+    assert groups == {*GROUPS, *SCHEMAS, "suite", "debug"} - {"callbacks/thresholds", "metrics"}
     assert {*SCRIPTS, "benchmark"} == {*ROOTS}
 
 

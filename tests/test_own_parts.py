@@ -1,6 +1,7 @@
 """The laws of own parts and of conf/ in the current folder, with the examples of the page
 docs/own_parts.md."""
 
+import csv
 import re
 import shlex
 import shutil
@@ -10,20 +11,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import configuration, content, save
+from checkpoint_files import assert_same_weights, configuration, content, save
 from many_processes import TINY, end, start
 from refusals import refused
-from running import ROOT, Said, Script, summary
+from running import ROOT, Said, Script, events, snapshot_headers, summary
+from viewer_data import Elements
 
 import headscope
 from headscope.config import own_parts
 from headscope.config.own_parts import load_parts
 from headscope.config.parts import OWN_FOLDERS
+from headscope.show.explore.models import Models
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-FILES = ["attention", "position", "norm", "training", "schedule", "tokenizer", "text"]
+FILES = ["attention", "position", "norm", "training", "schedule", "tokenizer", "text", "metrics"]
 FILES = [f"my_{name}" for name in FILES]
 CHOICES = ["experiment/mine", "model/mine", "model/attention/window", "model/position/recency"]
 CHOICES += ["optimizer/sign", "schedule/sqrt", "tokenizer/words", "data/sums"]
@@ -152,6 +155,7 @@ PARTS = {
     "my_schedule": "schedule=sqrt",
     "my_tokenizer": "tokenizer=words tokenizer.most=40",
     "my_text": "data=sums data.lines=500",
+    "my_metrics": "+callbacks.heads.metrics.newline._target_=my_metrics.newline",
 }
 TO_OPEN = ("my_attention", "my_position", "my_norm", "my_tokenizer")
 
@@ -214,6 +218,7 @@ def test_the_attributes_of_an_own_tokenizer_are_checked(changed: dict):
 def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(tmp_path: Path):
     Path("mine.py").write_text(
         "import os, torch\nimport headscope\nfrom my_position import Recency\n"
+        "def own(weights, tokens): return weights[..., 0, 0]\n"
         "class Flat(headscope.Position): pass\nclass Other(torch.nn.Module): pass\n"
         "def wipe(**options): open('touched', 'w')\n"
     )
@@ -227,6 +232,8 @@ def test_a_checkpoint_may_use_only_classes_of_its_group_that_the_module_defines(
         else:
             with refused(f"model.position._target_={name}", "add parts=mine"):
                 headscope.load("a.safetensors")
+    for name in ("own", "wipe", "Other"):
+        assert (own_parts.not_allowed("metrics", f"mine.{name}") is None) == (name == "own")
     assert not Path("touched").exists()
 
 
@@ -241,6 +248,10 @@ MISTAKES = {
     "optimizer._target_=torch.optim.SGD optimizer.lr=-1 ~optimizer.matrix_lr ~optimizer.beta1 "
     "~optimizer.beta2": ["Invalid learning rate: -1.0"],
     "data=sums ~data.lines": ["data.lines is missing: give it a value"],
+    "callbacks.heads.metrics.x._target_=my_metrics.newline": ["add it with +callbacks.heads"],
+    "+callbacks.heads.metrics.x._target_=torch.nn.Linear": ["a function of weights and tokens"],
+    "+callbacks.heads.metrics.entropy._target_=my_metrics.newline": ["metrics.entropy", "name"],
+    "+callbacks.heads.metrics.a-b._target_=my_metrics.newline": ["metrics.a-b", "letters"],
 }
 BROKEN = {
     "x = 1\n(": ["broken.py, line 2", "SyntaxError"],
@@ -286,11 +297,71 @@ def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
 
 def test_an_error_in_own_code_is_no_bug_of_headscope(script: Script):
     Path("my_attention.py").write_text(PYTHON[0].replace("mask=combine_masks", "mask=undefined"))
-    said = script("train", *TRAIN, *WINDOW)
-    assert said.code == 1
-    assert "NameError" in said.err
-    assert "bug in headscope" not in said.err
-    assert re.search(r"The error comes from \S+my_attention.py, line \d+\.$", said.err.strip())
+    Path("my_metrics.py").write_text("def newline(weights, tokens, token): return undefined")
+    for file, words in (("my_attention", [*TRAIN, *WINDOW]), ("my_metrics", MEASURED)):
+        said = script("train", *words)
+        assert said.code == 1
+        assert "NameError" in said.err
+        assert "bug in headscope" not in said.err
+        assert re.search(rf"The error comes from \S+{file}.py, line \d+\.$", said.err.strip())
+
+
+NEWLINE = "+callbacks.heads.metrics.newline"
+MEASURED = [*TINY[:-1], "data=repeats", "trainer.max_steps=4", "data.characters=20000", RUN]
+MEASURED += ["callbacks.saving.keep_steps=[2]", "callbacks.samples.max_new_tokens=0"]
+MEASURED += [f"{NEWLINE}._target_=my_metrics.newline", f"{NEWLINE}.token=49"]  # the digit 1
+
+
+@pytest.mark.usefixtures("pictures_not_drawn")
+def test_an_own_metric_is_everywhere_where_the_others_are(script: Script):
+    """In the event file, heads.json, explore and the report."""
+    script("train", *MEASURED).succeeded()
+    assert "watch/newline/L1H0" in events("outputs/run").Tags()["scalars"]
+    about = {"newline": "Weight on line breaks, from 0 to 1."}
+    for header in snapshot_headers("outputs/run"):
+        assert (header["descriptions"], header["ends"]["newline"]) == (about, [0, 1])
+    forget()
+    loaded = headscope.load("outputs/run")
+    stored = loaded.stored_statistics()
+    windows = loaded.validation_windows()
+    expected = torch.zeros(2, 2)
+    for window in windows:
+        weights = loaded.read(window.tolist()).attention
+        expected += weights[..., window == 49].sum(-1).mean(-1) / len(windows)
+    torch.testing.assert_close(stored.metrics["newline"], expected)
+    shown = Models("outputs/run", None, "cpu").get("this").statistics
+    assert (shown.descriptions, shown.uniform["newline"]) == (about, stored.uniform["newline"])
+    words = ["analyze", "checkpoint=outputs/run", "checkpoints=[outputs/run]", "output_dir=report"]
+    # The report shows what was measured. If the function is given again, it may be another one.
+    for more, value in ([], expected[0, 0]), (["+metrics.newline._target_=my_metrics.newline"], 0):
+        script(*words, *more).succeeded()
+        assert ("my_metrics" in sys.modules) == bool(more)
+        files = [Path(f"report/{name}.csv").read_text() for name in ("heads", "history")]
+        [row, _] = [next(csv.DictReader(file.splitlines())) for file in files if "newline" in file]
+        assert float(row["newline"]) == pytest.approx(float(value), abs=1e-6)
+        page = Elements(Path("report/attention.html").read_text("utf-8")).data["runs"][0]
+        assert page["history"]["descriptions"] == about
+
+
+def rude(weights, tokens):
+    torch.manual_seed(tokens.sum())
+    weights.zero_()
+    tokens.zero_()
+    return 2.0 + weights.sum((-1, -2)) + torch.rand(weights.shape[:2])
+
+
+def test_an_own_metric_changes_neither_the_training_nor_the_other_metrics():
+    found = []
+    for folder, metrics in ("plain", {}), ("watched", {"rude": rude}):
+        words = [word for word in MEASURED if NEWLINE not in word and word != RUN]
+        words += ["~callbacks.heads", "model.dropout=0.1", f"hydra.run.dir={folder}"]
+        metrics["later"] = lambda weights, tokens: weights[..., 9, 9] + tokens[9]
+        headscope.train(words, callbacks=[headscope.HeadWatch(metrics=metrics)])
+        found.append(headscope.load(folder).stored_statistics())
+    assert_same_weights("plain", "watched")
+    assert "rude" not in found[1].ends  # its values are above 1
+    assert found[1].metrics.pop("rude").min() >= 2
+    assert str(found[0].metrics) == str(found[1].metrics)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from benchmarks.pages import glossary, meanings
 from headscope.analysis import head_types as names
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform
+from headscope.analysis.own_metrics import OURS
 from headscope.config.parts import defaults_in_conf
 
 TOKENS = 24
@@ -88,6 +89,7 @@ def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
     plain = [names.GLOBAL, names.MIXED, names.NONE]
     assert list(described) == [*names.NARROW.values(), *names.BROAD.values(), *plain]
     assert all(". A high value means" in text for text in metrics.values())
+    assert {*metrics} <= {*OURS}  # the names that a metric of the user may not have
     for table in glossary().values():  # the pages show the meanings as tooltips
         for meaning, _ in table.values():
             assert meaning.endswith(".")

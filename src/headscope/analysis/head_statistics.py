@@ -5,7 +5,7 @@ Shapes: L layers, H heads per layer, N windows, T tokens.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_types import NONE, HeadType, Thresholds, head_types
-from headscope.analysis.metrics import METRICS, best_offset, colour_scales, offset_sums, uniform
+from headscope.analysis.metrics import METRICS, best_offset, colour_ends, offset_sums, uniform
+from headscope.analysis.own_metrics import HeadMetric, description, own_metrics, own_sums
 from headscope.analysis.repeats import TEXTS, RepeatProbe, can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT, MultiHeadAttention
@@ -44,6 +45,7 @@ class HeadStatistics:
     - `windows`, `tokens`: the number N and the length T of the windows, and `source` where they
       come from.
     - `unjudged`: metrics that give no name, because too few queries see such a token.
+    - `descriptions`: what the metrics of the user mean, by name.
     """
 
     metrics: dict[str, Tensor]
@@ -54,6 +56,7 @@ class HeadStatistics:
     tokens: int
     source: str
     unjudged: list[str]
+    descriptions: dict[str, str] = field(default_factory=dict)
 
     @property
     def heads(self) -> list[str]:
@@ -61,11 +64,19 @@ class HeadStatistics:
         layers, heads = next(iter(self.metrics.values())).shape
         return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
 
+    @property
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """The limits of the colour scales. `direct_effect` has none, and a metric of the user has
+        the limits 0 and 1 if all its values are between them."""
+        own = {name: self.metrics[name] for name in self.metrics.keys() & self.descriptions}
+        free = [name for name, values in own.items() if values.min() < 0 or values.max() > 1]
+        limited = [name for name in self.metrics if name not in ("direct_effect", *free)]
+        return {name: colour_ends(name, self.tokens) for name in limited}
+
     def header(self, more_metrics: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """The entries of a snapshot's header with the names and metrics of all heads.
         `more_metrics` (L, H) are metrics that these statistics lack."""
         metrics = {**(more_metrics or {}), **self.metrics}
-        ends = colour_scales(self.metrics, self.tokens)
         return {
             "measured_tokens": self.windows * self.tokens,
             "measured_on": self.source,
@@ -77,7 +88,8 @@ class HeadStatistics:
                 name: json_numbers(values.flatten().tolist()) for name, values in metrics.items()
             },
             "uniform": {name: json_numbers([value])[0] for name, value in self.uniform.items()},
-            "ends": {name: json_numbers(limits) for name, limits in ends.items()},
+            "ends": {name: json_numbers(limits) for name, limits in self.ends.items()},
+            "descriptions": self.descriptions,
         }
 
 
@@ -90,6 +102,7 @@ def measure_heads(
     thresholds: Thresholds | None = None,
     repeats: RepeatProbe | None = None,
     uniform_metrics: dict[str, float] | None = None,
+    own: Mapping[str, HeadMetric] | None = None,
     track: Track = iter,
 ) -> HeadStatistics:
     """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
@@ -98,8 +111,10 @@ def measure_heads(
     default over TEXTS texts. They are omitted if `can_measure_repeats` is false. The metric
     `punctuation` is measured only if `kinds` is given, and `frequent` only if `kinds.frequent` is
     given. `uniform_metrics` are the values for uniform attention, if an earlier measurement on the
-    same texts has them.
+    same texts has them. `own` are metrics of the user, which give no names. Raises UserError if one
+    has a wrong name or result (see `headscope.analysis.own_metrics`).
     """
+    own = own_metrics(own)
     length = windows.size(1)
     ones = torch.ones(length, length, device=model.device)
     sums: dict[str, Tensor] = {}
@@ -125,6 +140,8 @@ def measure_heads(
                 mass, count = mass_on(maps, target, visible)
                 totals[name] = totals.get(name, 0) + mass.cpu()
                 counts[name] = counts.get(name, 0) + int(count) * (totals is sums)
+            for name, total in own_sums(own, maps.expand_as(weights), batch).items():
+                totals[name] = totals.get(name, 0) + total
         heads = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
         similarity = similarity + cosine_similarity(heads, visible).sum(dim=0).cpu()
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
@@ -137,12 +154,13 @@ def measure_heads(
 
     metrics = means(sums)
     if uniform_metrics is None:
-        uniform_metrics = {name: float(value) for name, value in means(uniform_sums).items()}
+        uniform_metrics = {name: float(value.mean()) for name, value in means(uniform_sums).items()}
         uniform_metrics |= repeats.uniform() if repeats else {}
     if repeats:
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
+    metrics |= {name: metrics.pop(name) for name in own}  # the last ones in tables
     unjudged = [name for name, count in counts.items() if count < MIN_QUERIES]
     return HeadStatistics(
         metrics=metrics,
@@ -153,6 +171,7 @@ def measure_heads(
         tokens=length,
         source=source,
         unjudged=unjudged,
+        descriptions={name: description(metric) for name, metric in own.items()},
     )
 
 

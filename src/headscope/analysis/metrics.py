@@ -16,7 +16,7 @@ All metrics are differentiable. Their values and gradients are always finite.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -248,8 +248,3 @@ def colour_ends(metric: str, tokens: int) -> tuple[float, float]:
     }
     first = {"effective_keys": 1.0, "copying": -1.0}
     return first.get(metric, 0.0), last.get(metric, 1.0)
-
-
-def colour_scales(metrics: Iterable[str], tokens: int) -> dict[str, tuple[float, float]]:
-    """The limits `colour_ends` of these metrics. `direct_effect` has no fixed limits."""
-    return {name: colour_ends(name, tokens) for name in metrics if name != "direct_effect"}

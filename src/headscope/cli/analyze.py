@@ -43,6 +43,7 @@ def analyze(
     checkpoints: list[str] | None,
     tensorboard: bool,
     thresholds: Part,
+    metrics: dict[str, Part] | None,
     device: str,
 ) -> None:
     """Write tables, pictures and an HTML page about all heads. Print the type of each head."""
@@ -50,6 +51,7 @@ def analyze(
     from rich.progress import track
 
     from headscope.analysis.head_types import Thresholds
+    from headscope.analysis.own_metrics import own_metrics
     from headscope.analysis.patching import patch_texts
     from headscope.show.report.console import print_report
     from headscope.show.report.inputs import ReportInput, measure_ablation
@@ -95,6 +97,7 @@ def analyze(
         ablation=removal,
         patching=patching,
         history=history,
+        own=own_metrics(metrics),
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )

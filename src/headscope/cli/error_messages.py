@@ -89,7 +89,8 @@ def one_line(error: BaseException) -> str:
         if not isinstance(error, KeyError | AttributeError):
             return f"{error.full_key}: {str(error).splitlines()[0]}"
         known: Any = OmegaConf.to_container(error.parent_node, resolve=False) or {}
-        if not str(known.get("_target_", "headscope.")).startswith("headscope."):
+        target = str(known.get("_target_", "headscope."))
+        if not target.startswith("headscope.") or ".metrics." in f".{error.full_key}":
             return f"{error.full_key}: there is no such key yet: add it with +{error.full_key}="
         known = {key: each for key, each in known.items() if key != "hydra" and key[0] != "_"}
         return f"{error.full_key}: there is no such key{suggestion(error.key, known)}"

@@ -23,18 +23,18 @@ MODULES: dict[str, ModuleType] = {}
 
 def not_allowed(group: str, target: str) -> str | None:
     """Why a checkpoint may not name `target` in a group. None if it may."""
-    base, (module, _, name) = GROUPS[group].base, printable(target[:200]).rpartition(".")
+    module, _, name = printable(target[:200]).rpartition(".")
     if target == f"{module}.{name}":
         if target in defaults_in_conf(group) or (group, target) in COMPOSED:
             return None
         part: Any = getattr(MODULES.get(module), name, None)
-        own = isinstance(part, type) and f"{part.__module__}.".startswith(f"{module}.")
-        if own and issubclass(part, locate(base)):
+        own = callable(part) and f"{part.__module__}.".startswith(f"{module}.")
+        if own and GROUPS[group].fits(part):
             return None
     file = module if "." in module else f"{module or 'FILE'}.py"
     return (
         f"{group.replace('/', '.')}._target_={module}.{name} is not a part of headscope: if you "
-        f"trust its code, add parts={file}, which must define it, as a class of {base}"
+        f"trust its code, add parts={file}, which must define it, as {GROUPS[group].kind}"
     )
 
 

@@ -22,11 +22,11 @@ CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
 
 
 class Group(NamedTuple):
-    """A group of parts in conf/, whose classes are subclasses of `base`. No keys are the `first`
-    arguments and those in `given`, which headscope supplies, and those in `in_code`, which only
-    code sets. A part need not take those in `optional`. It is called `later`, when the supplied
-    arguments are known, or at once. If it is not headscope's, Hydra builds a part of a group
-    `by_hydra`, without our checks of its keys."""
+    """A group of parts in conf/, whose classes are subclasses of `base`. Without a `base`, they are
+    functions. No keys are the `first` arguments and those in `given`, which headscope supplies, and
+    those in `in_code`, which only code sets. A part need not take those in `optional`. It is called
+    `later`, when the supplied arguments are known, or at once. If it is not headscope's, Hydra
+    builds a part of a group `by_hydra`, without our checks of its keys."""
 
     base: str
     given: tuple[str, ...] = ()
@@ -35,6 +35,17 @@ class Group(NamedTuple):
     first: int = 0
     later: bool = True
     by_hydra: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What its parts are, for messages."""
+        return f"a class of {self.base}" if self.base else "a function of weights and tokens"
+
+    def fits(self, part: Any) -> bool:
+        """Whether a class or function can be a part that a checkpoint names."""
+        if isinstance(part, type):
+            return bool(self.base) and issubclass(part, locate(self.base))
+        return not self.base and [*arguments_of(part)][:2] == ["weights", "tokens"]
 
 
 SIZES = ("embed_dim", "block_size", "heads", "head_dim")
@@ -57,6 +68,7 @@ GROUPS = {
         "lightning.pytorch.Callback", ("console",), (), ("console",), later=False, by_hydra=True
     ),
     "callbacks/thresholds": Group("headscope.Thresholds", later=False),
+    "metrics": Group("", first=2),
     "logger": Group("lightning.pytorch.loggers.Logger", later=False, by_hydra=True),
     "schedule": Group("headscope.Schedule", ("max_steps",), (), ("max_steps",), later=False),
 }
@@ -174,12 +186,12 @@ def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Param
     base, given, in_code, optional, first, *_ = GROUPS[group]
     taken = arguments_of(target)
     no_keys = (*given, *in_code, *[*taken][:first])
-    if isinstance(target, type) and not issubclass(target, locate(base)):
-        raise UserError(f"{named} must be a class of {base}")
+    if isinstance(target, type) and not GROUPS[group].fits(target):
+        raise UserError(f"{named} must be {GROUPS[group].kind}")
     if group == "model/activation" and not isinstance(target, type):
         raise UserError(f"{named} must be a class of {base}, not a function")
     if len(taken) < first:
-        raise UserError(f"{named} must name its first argument, which headscope supplies")
+        raise UserError(f"{named} must begin with {first} argument(s), which headscope supplies")
     if missing := [name for name in given if name not in taken and name not in optional]:
         takes = f"{named} takes no {', '.join(missing)}"
         raise UserError(f"{takes}: add **options, and pass them to {base}")

@@ -16,9 +16,10 @@ from headscope.analysis.head_statistics import HeadStatistics, names_of
 from headscope.analysis.head_types import Thresholds
 from headscope.files import json_text, read_json, write_atomically
 from headscope.nn import GPT
+from headscope.show.viewer.history import MAX_TEXT
 
 FILE = "heads.json"
-KEPT = ("uniform", "windows", "tokens", "source", "unjudged")
+KEPT = ("uniform", "windows", "tokens", "source", "unjudged", "descriptions")
 """The fields of `HeadStatistics` that the file keeps as they are."""
 
 
@@ -57,6 +58,7 @@ def statistics_of(
             for name, values in entry["metrics"].items()
         }
         uniform = {str(name): float(value) for name, value in entry["uniform"].items()}
+        described = entry.get("descriptions", {}).items()
         unjudged = [str(name) for name in entry["unjudged"]]
         return HeadStatistics(
             metrics=metrics,
@@ -67,6 +69,7 @@ def statistics_of(
             tokens=int(entry["tokens"]),
             source=str(entry["source"])[:80],
             unjudged=unjudged,
+            descriptions={str(name): str(text)[:MAX_TEXT] for name, text in described},
         )
     except (TypeError, KeyError, AttributeError, ValueError, RuntimeError, OverflowError):
         return None

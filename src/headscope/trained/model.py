@@ -8,7 +8,7 @@ import json
 import time
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from headscope.analysis.head_outputs import MAX_BATCH, parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.metrics import METRICS
+from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
@@ -358,11 +359,13 @@ def measure_checkpoints(
     validation: np.ndarray,
     device: torch.device,
     thresholds: Thresholds | None = None,
+    own: Mapping[str, HeadMetric] | None = None,
     source: str = "the validation split",
 ) -> dict[int, HeadStatistics]:
     """Measures the heads of all checkpoints in the folder `checkpoints` of a run: best, last and
     the kept steps. `validation` (N,) are the tokens to measure them on, and `source` describes
-    them. Writes heads.json, whose earlier measurements are kept. Returns the statistics by step.
+    them. Writes heads.json, whose earlier measurements are kept if they have all metrics of `own`.
+    Returns the statistics by step.
     """
     known, began = entries_in(folder), time.monotonic()
     entries: dict[str, Any] = {}
@@ -376,10 +379,11 @@ def measure_checkpoints(
         except UserError:  # missing, damaged, or put there by the user
             continue
         entry = entries.get(loaded.digest) or known.get(loaded.digest)
-        if entry is None:
+        if entry is None or not {*(own or {})} <= entry["metrics"].keys():
             kinds = kinds or classify_vocabulary(loaded.tokenizer, validation)
             windows = spread_windows(validation, length=loaded.model.block_size)
-            entry = entry_of(measure_heads(loaded.model, windows, source=source, kinds=kinds))
+            found = measure_heads(loaded.model, windows, source=source, kinds=kinds, own=own)
+            entry = entry_of(found)
         entry["thresholds"] = asdict(thresholds or Thresholds())
         entries[loaded.digest] = entry
         if statistics := statistics_of(entry, loaded.model, thresholds):

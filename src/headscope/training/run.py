@@ -131,7 +131,7 @@ def _fit(run: Run) -> dict[str, Any]:
     watch = run.callback(HeadWatch)
     if trainer.is_global_zero and watch and watch.due(watch.last):  # if it measures at all
         folder, text = run.folder / "checkpoints", run.data.store.validation
-        measured = measure_checkpoints(folder, text, device, watch.thresholds)
+        measured = measure_checkpoints(folder, text, device, watch.thresholds, watch.own)
         headers = {step: statistics.header() for step, statistics in measured.items()}
         for writer in tensorboard_writers(trainer) if headers else []:
             add_snapshot(writer, HEADS, [compact_json(headers).encode()], steps)

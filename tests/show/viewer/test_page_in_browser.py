@@ -208,6 +208,9 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     made = small_run(HOSTILE, names=names, text="<b>text</b>")
     for step in made["history"]["steps"]:
         step["metrics"] = {"toString": [0.5] * 6, "__proto__x": [None] * 6, HOSTILE: [0.1] * 6}
+        step["metrics"] |= {"largest": [0.5] * 6}
+    about = f"{HOSTILE} of an own metric"
+    made["history"]["descriptions"] = {HOSTILE: about, "toString": about, "largest": about}
     captions = [{"text": HOSTILE}, {"text": "back", "href": "index.html"}]
     page = opened(made, small_run("b"), captions=captions, start={"token": 2, "head": "L0H1"})
     assert [caption.text for caption in page.all(".caption")] == [HOSTILE, "back"]
@@ -223,6 +226,8 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
         assert page.heading.startswith(f"L{number // HEADS}H{number % HEADS} {name}".strip())
     assert HOSTILE in page.text(".metrics-card")
     assert HOSTILE in page.text(".bar select")
+    tips = [each.get_attribute("data-tip") for each in page.all(".metrics-card tbody th span")]
+    assert tips == [about, None, about, meanings()[0]["largest"]]
     loaded = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
     assert [name for name in page.script(loaded) if not name.startswith("data:")] == []
 

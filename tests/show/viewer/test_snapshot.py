@@ -242,6 +242,7 @@ BAD = {
     "ratios": ([1e308, 0],),
     "metrics": ([], {"self": [1]}, {"self": {"0": 1}}, {"x" * 300: [0, 0]}, MANY),
     "uniform": ({"self": [1]},),
+    "descriptions": ([], {"x": 1}, {"x": "x" * 300}, dict.fromkeys(MANY, "")),
     "ends": ({"self": [0]},),
     "losses": ([], [1, 2], ["x"]),
     "next": ({}, ["x"], [float("inf")]),
@@ -300,11 +301,12 @@ def test_any_value_at_any_place_is_read_or_refused(name, value):
 def test_a_history_has_the_steps_in_order_and_the_last_of_two_equal_steps():
     """A snapshot of another text or without all its parts is left out."""
     parts = [kind(count=2)]
+    limited = {"self": [0, 1], "wide": [0, 1]}
     headers = [
         *(header(step=step, scores=[step / 10, 0], parts=parts) for step in (0, 4, 2)),
         header(step=1, labels=["x", "y"], parts=parts),
         header(step=3, parts=parts),
-        header(step=4, scores=[0.9, 0], parts=[kind(), kind()], losses=[7]),
+        header(step=4, scores=[0.9, 0], parts=[kind(), kind()], losses=[7], ends=limited),
     ]
     keys = [["a", "b"], ["c", "d"], ["e", "f"], ["i", "j"], ["k"], ["g", None]]
     loss = {"name": "train/loss", "steps": [1], "values": [2.0]}
@@ -313,5 +315,6 @@ def test_a_history_has_the_steps_in_order_and_the_last_of_two_equal_steps():
     last = found["steps"][-1]
     assert (last["scores"], last["losses"], last["parts"]) == ([0.9, 0], [7], ["g", None])
     assert [step["layout"] for step in found["steps"]] == [parts, parts, [kind(), kind()]]
+    assert found["ends"] == {"self": [0, 1]}  # those that all have
     assert (found["loss"], found["labels"]) == (loss, ["a", "<b>"])
     assert "names" not in found

@@ -261,7 +261,8 @@ def read_rows(reads: Mapping[str, Why]) -> Rows:
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    columns = dict.fromkeys(chain(*rows))  # a metric of the user may be known at some steps only
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

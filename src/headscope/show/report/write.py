@@ -16,7 +16,7 @@ from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.metrics import colour_scales
+from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
@@ -48,6 +48,7 @@ def write_report(
     ablation: Callable[..., AblationResult] | None = None,
     patching: tuple[PatchTexts, PatchingResult] | None = None,
     history: Sequence[TrainedModel] = (),
+    own: Mapping[str, HeadMetric] | None = None,
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
     known: Callable[[TrainedModel], HeadStatistics | None] = lambda loaded: None,
@@ -57,6 +58,7 @@ def write_report(
     - `ablation` measures the effect of removing each head. It gets `track` as a keyword argument.
     - `patching`: the effect of exchanging each head between two texts.
     - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
+    - `own`: metrics of the user (see `measure_heads`).
     - `known` gives the metrics of a checkpoint that were measured before, on the same windows.
     - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
@@ -71,9 +73,10 @@ def write_report(
 
     def measure(model: TrainedModel, **options: Any) -> HeadStatistics:
         options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
-        measured = measure_heads(model.model, report.windows, **options)
+        measured = measure_heads(model.model, report.windows, own=own, **options)
         if before := known(model):
-            return replace(measured, metrics=measured.metrics | before.metrics, types=before.types)
+            shown = measured if own else before  # the code of a metric may have changed
+            return replace(shown, types=before.types, similarity=measured.similarity)
         return measured
 
     statistics = measure(loaded, track=track)
@@ -112,8 +115,8 @@ def write_report(
         if listed:
             texts[name] = tables.csv_text(listed)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
-    own = [row for row in deciders if row["step"] == loaded.step]
-    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, own)
+    of_last = [row for row in deciders if row["step"] == loaded.step]
+    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, of_last)
     if over_steps:
         texts["history.csv"] = tables.csv_text(tables.history_rows(over_steps))
     if patching:
@@ -177,8 +180,7 @@ def pictures_of(
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture
     texts: Any = {"title": "Metrics of all heads", "marks": statistics.uniform}
-    ends = colour_scales(statistics.metrics, statistics.tokens)
-    yield "metrics", pictures.heatmaps_of(statistics.metrics, ends=ends, **texts)
+    yield "metrics", pictures.heatmaps_of(statistics.metrics, ends=statistics.ends, **texts)
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
     picture = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
     yield "similarity", picture
@@ -224,6 +226,7 @@ def lines(history: Sequence[tuple[int, HeadStatistics]]) -> Figure:
     values = {
         name: torch.stack([statistics.metrics[name] for _, statistics in history])
         for name in history[0][1].metrics
+        if all(name in statistics.metrics for _, statistics in history)
     }
     steps = [step for step, _ in history]
     return pictures.history(steps, values, title="Metrics of all heads during training")

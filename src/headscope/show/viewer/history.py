@@ -63,6 +63,8 @@ def read_header(data: bytes) -> dict[str, Any]:
 def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
     """The names and metrics of all heads, and the text on which they were measured."""
     metrics, uniform = _mapping(header, "metrics"), _mapping(header, "uniform")
+    descriptions = _mapping(header, "descriptions")
+    _texts([*descriptions.values()], "descriptions")
     return {
         "measured_tokens": _count(header, "measured_tokens", 2**53),
         "measured_on": _texts([header.get("measured_on")], "measured_on")[0],
@@ -72,6 +74,7 @@ def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
         "ratios": _numbers(header.get("ratios"), "ratios", count),
         "metrics": {name: _numbers(values, name, count) for name, values in metrics.items()},
         "uniform": {name: _numbers([value], name, 1)[0] for name, value in uniform.items()},
+        "descriptions": descriptions,
     }
 
 
@@ -146,6 +149,8 @@ def history(
     """
     last = headers[-1]
     shared = {name: value for name, value in last.items() if name not in PER_STEP}
+    ends = shared["ends"].items()  # a metric has limits if it is inside of them at all steps
+    shared["ends"] = {name: pair for name, pair in ends if all(name in h["ends"] for h in headers)}
     steps = {}
     for header, keys in zip(headers, parts, strict=True):
         same = all(header[name] == shared[name] for name in SHAPE)

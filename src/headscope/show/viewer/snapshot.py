@@ -136,6 +136,7 @@ def snapshot(
         "heads": heads,
         "switched": [],
         "held": [0] * (layers * heads),
+        "descriptions": {},
     }
     last = {"labels": labels, "next": json_numbers(target), "parts": described}
     packed = [_packed(part) if part else None for parts in kinds.values() for part in parts]

@@ -12,9 +12,11 @@ from torch import Tensor
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
+from headscope.analysis.own_metrics import HeadMetric, own_metrics
 from headscope.analysis.repeats import RepeatProbe
 from headscope.analysis.tokens import TokenKinds, classify_vocabulary
 from headscope.config.parse import Count, Positive
+from headscope.config.parts import Part
 from headscope.data.store import TokenStore
 from headscope.data.windows import spread_windows
 from headscope.nn import GPT
@@ -36,9 +38,11 @@ class HeadWatch(StepCallback):
     """Measures all heads at the steps of `AttentionLog` and at the last step. Where these steps are
     more than `every_steps` apart, it also measures every `every_steps` steps (0: never).
 
-    Logs `watch/<metric>/<head>`, for example `watch/previous/L0H1`, for the metrics in CHARTED, and
-    `watch/diversity`. TensorBoard's tab Custom Scalars shows the heads of a layer in one chart.
-    Prints a line when a head gets a name, which `thresholds` decide.
+    `metrics` are metrics of the user by name, functions of weights and tokens (see `HeadMetric`).
+
+    Logs `watch/<metric>/<head>`, for example `watch/previous/L0H1`, for the metrics in CHARTED and
+    those of the user, and `watch/diversity`. TensorBoard's tab Custom Scalars shows the heads of a
+    layer in one chart. Prints a line when a head gets a name, which `thresholds` decide.
 
     The induction metrics are means over random texts that contain a passage twice, all others over
     `windows` windows of the validation split: by default as many as have TOKENS tokens, and at
@@ -51,10 +55,12 @@ class HeadWatch(StepCallback):
         *,
         every_steps: Count = 100,
         windows: Positive | None = None,
+        metrics: dict[str, HeadMetric | Part] | None = None,
         thresholds: Thresholds | None = None,
     ) -> None:
         self.every_steps, self.windows = every_steps, windows
         self.thresholds = thresholds or Thresholds()
+        self.own = own_metrics(metrics)
         self.others: list[StepCallback] = []
         self.last = 0
         self.texts: Tensor | None = None  # (N, T)
@@ -130,6 +136,7 @@ class HeadWatch(StepCallback):
                 thresholds=self.thresholds,
                 repeats=self.repeats,
                 uniform_metrics=self.uniform,
+                own=self.own,
             )
         self.uniform = statistics.uniform
         names = [head_type.name for head_type in statistics.types]
@@ -169,6 +176,7 @@ def layout(statistics: HeadStatistics) -> dict[str, dict[str, list]]:
 
 
 def charted(statistics: HeadStatistics) -> dict[str, list[str]]:
-    """The tags of all heads, by metric in CHARTED. Short texts have no induction metrics."""
-    measured = [metric for metric in CHARTED if metric in statistics.metrics]
+    """The tags of all heads, by metric. Short texts have no induction metrics."""
+    shown = [*CHARTED, *statistics.descriptions]
+    measured = [metric for metric in shown if metric in statistics.metrics]
     return {each: [f"{SCALARS}/{each}/{head}" for head in statistics.heads] for each in measured}

@@ -1,8 +1,8 @@
 // The table of metrics of the opened head.
 
 import { card, explain, explainControl, make, own, set, write } from "./dom.js";
-import { HEAD_NAMES, METRICS, WORDS } from "./glossary.js";
-import { metricOf } from "./names.js";
+import { HEAD_NAMES, WORDS } from "./glossary.js";
+import { meaningOf, metricOf } from "./names.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
 
@@ -39,7 +39,7 @@ export function createMetrics(parent) {
     rows = metrics.map((metric) => {
       const row = make(body, "tr");
       const name = make(make(row, "th", { scope: "row" }), "span", { dir: "auto" }, metric.replaceAll("_", " "));
-      explain(name, own(METRICS, metric));
+      explain(name, meaningOf(history, metric) || undefined);
       const value = make(row, "td");
       const text = make(value, "span");
       const bar = make(value, "i", { class: "meter", "aria-hidden": "true" });

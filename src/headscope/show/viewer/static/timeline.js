@@ -6,8 +6,8 @@ import {
   xsOf,
 } from "./chart.js";
 import { explain, fill, labelled, make, own, set } from "./dom.js";
-import { HEAD_NAMES, METRICS } from "./glossary.js";
-import { NO_NAME, background, definitionOf, titleOf } from "./names.js";
+import { HEAD_NAMES } from "./glossary.js";
+import { NO_NAME, background, definitionOf, meaningOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
 import { headsOf } from "./state.js";
 import { COMMON, TIMELINE as TEXTS } from "./texts.js";
@@ -207,7 +207,7 @@ export function createTimeline(parent, actions) {
       if (section.hidden) return;
       if (listed !== model.history) list(model);
       fill(select, { "": metrics.map((metric) => [metric, metric.replaceAll("_", " ")]) }, model.metric);
-      explain(about, own(METRICS, model.metric) ?? TEXTS.undescribed(model.metric));
+      explain(about, meaningOf(model.history, model.metric) || TEXTS.undescribed(model.metric));
       const { moment, step, title, index } = model;
       if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
       set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1,

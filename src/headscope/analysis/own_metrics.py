@@ -1,0 +1,71 @@
+"""Metrics of the user: functions of the attention weights of one text and of its tokens.
+
+Shapes: L layers, H heads per layer, N windows, T tokens.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.circuits import WEIGHT_METRICS
+from headscope.analysis.metrics import METRICS
+from headscope.analysis.repeats import REPEAT_METRICS
+from headscope.config.parts import Part, build_part
+from headscope.errors import UserError, short
+from headscope.show.viewer.history import MAX_TEXT
+
+HeadMetric = Callable[[Tensor, Tensor], Tensor]
+"""Maps the attention weights (L, H, T, T) of one text and its token ids (T,), both on the model's
+device, to one number per head, (L, H). The first line of its docstring describes it."""
+
+OURS = (
+    *(*METRICS, *REPEAT_METRICS, *WEIGHT_METRICS, "fixed_offset", "offset", "direct_effect"),
+    *("same_token", "punctuation", "frequent", "cosine_similarity", "jensen_shannon", "uniqueness"),
+    *("diversity", "loss_change", "loss_change_error", "bits_per_byte_change", "other_induction"),
+    *("gradient_importance", "loss_change_estimate", "denoising", "noising"),
+    *("layer", "head", "type", "step"),  # the other columns of the tables
+)
+"""Names that a metric of the user may not have."""
+
+
+def own_metrics(given: Mapping[str, HeadMetric | Part] | None) -> dict[str, HeadMetric]:
+    """The metrics of the user, with all parts built. Raises UserError for a name of headscope's, or
+    one that cannot be a column or a tag."""
+    for name in given or ():
+        if name in OURS or name.startswith("uniform_"):
+            raise UserError(f"metrics.{name}: headscope uses this name: choose another one")
+        if not (name.isidentifier() and name.isascii() and len(name) <= MAX_TEXT):
+            advice = "use letters, digits and _, such as my_metric"
+            raise UserError(f"metrics.{short(name)} is no name of a metric: {advice}")
+    return {
+        name: build_part(metric, "metrics") if isinstance(metric, Part) else metric
+        for name, metric in (given or {}).items()
+    }
+
+
+def description(metric: HeadMetric) -> str:
+    """The first line of its docstring, or "". A part with keys is a `partial` of its function."""
+    text = getattr(metric, "func", metric).__doc__ or ""
+    return text.strip().partition("\n")[0][:MAX_TEXT]
+
+
+@torch.no_grad()
+def own_sums(own: Mapping[str, HeadMetric], weights: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    """The sum (L, H) of each metric over N windows with these weights (L, N, H, T, T) and tokens
+    (N, T). A metric gets copies, so it cannot change what is measured after it. Raises UserError if
+    a metric does not return one finite number per head."""
+    layers, _, heads, *_ = weights.shape
+    sums = {name: torch.zeros(layers, heads) for name in own}
+    for name, metric in own.items():
+        for window, ids in enumerate(tokens):
+            values = metric(weights[:, window].to(torch.float32, copy=True), ids.clone())
+            shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            if shape != (layers, heads):
+                advice = f"return {layers, heads}, a number for each layer and head"
+                raise UserError(f"metrics.{name} returns {shape}: {advice}")
+            if not values.isfinite().all():
+                advice = "return a finite one, also for uniform attention"
+                raise UserError(f"metrics.{name} returns a number that is not finite: {advice}")
+            sums[name] += values.float().cpu()
+    return sums
