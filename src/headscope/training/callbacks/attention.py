@@ -58,6 +58,7 @@ class AttentionLog(StepCallback):
         self.snapshot_steps: set[int] = set()
         self.image_steps: set[int] = set()
         self.logged_bytes = 0
+        self.holds: list[Hold] = []
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"logged_bytes": self.logged_bytes}
