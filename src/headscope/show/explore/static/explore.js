@@ -245,7 +245,7 @@ function show(newest, other) {
   patch.show(state, main, view);
   const [shape, otherShape] = readings().map(({ answer }) => shownRun("", "", answer.history).shapes[0]);
   const comparable = shape === otherShape;
-  let compare = comparable || !view.compare.startsWith("run:") ? view.compare : "";
+  let compare = comparable || !/^(run|role):/.test(view.compare) ? view.compare : "";
   if (changed && comparable) compare = `run:${reference.name}`;
   return viewer.refresh({ run: main.name, token: main.answer.position, compare, walk });
 }
@@ -261,7 +261,7 @@ function options({ [BAR.anotherRun]: runs, [BAR.otherShape]: others, ...groups }
 
 /** The chosen comparison. */
 function comparedWith(compare) {
-  return state.other && !/^(head|step):/.test(compare) ? `model:${state.other}` : compare;
+  return state.other && !/^(head|step|role):/.test(compare) ? `model:${state.other}` : compare;
 }
 
 /** Compares with another model, or no longer. Returns whether this is all that has to be done. */

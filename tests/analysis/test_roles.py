@@ -1,0 +1,80 @@
+"""Heads of several models are aligned by what they do."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+import torch
+
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.roles import align_heads, best_assignment, differences
+from headscope.nn import GPT
+
+
+def shuffled(model: HeadStatistics, order: list[int]) -> HeadStatistics:
+    """A model whose head `number` is the head `order[number]` of `model`, in any layer."""
+    metrics = {
+        name: metric.flatten()[order].view_as(metric) for name, metric in model.metrics.items()
+    }
+    return replace(model, metrics=metrics, types=[model.types[head] for head in order])
+
+
+@pytest.fixture(scope="module")
+def measured() -> HeadStatistics:
+    torch.manual_seed(0)
+    model = GPT(vocab_size=20, block_size=16, embed_dim=24, layers=2, heads=3).eval()
+    for block in model.blocks:  # heads that differ
+        torch.nn.init.normal_(block.attention.qkv.weight)
+    return measure_heads(model, torch.randint(20, (4, 16)))
+
+
+def test_a_model_with_shuffled_heads_is_aligned_perfectly_with_itself(measured):
+    orders = [[5, 0, 3, 1, 2, 4], [2, 4, 1, 0, 5, 3]]
+    runs = {"a": measured} | {str(order): shuffled(measured, order) for order in orders}
+    table = align_heads(runs)
+    assert table.index.tolist() == measured.heads
+    assert table.attrs["runs"] == list(runs)
+    for order in orders:
+        found = [measured.heads[order.index(role)] for role in range(6)]
+        assert table[f"head {order}"].tolist() == found
+    assert table["same name"].all()
+    assert (table["difference mean"] == 0).all()
+    assert (table["next_difference mean"] > 0).all()
+    for name, metric in measured.metrics.items():
+        assert table[f"{name} mean"].tolist() == pytest.approx(metric.flatten().tolist())
+        assert (table[f"{name} std"] < 1e-6).all()
+
+
+def test_a_smaller_model_leaves_roles_without_a_head(measured):
+    first = {name: metric[:1] for name, metric in measured.metrics.items()}
+    small = replace(measured, metrics=first, types=measured.types[:3])
+    table = align_heads({"small": small, "large": measured})
+    assert table.attrs["runs"] == ["large", "small"]
+    assert table["head small"].tolist()[:3] == small.heads
+    assert table["head small"].isna().tolist() == 3 * [False] + 3 * [True]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 5), (6, 3), (2, 6)])
+def test_the_assignment_has_the_smallest_sum(rows, columns):
+    torch.manual_seed(rows)
+    costs = torch.rand(rows, columns)
+    wide = costs if rows <= columns else costs.T
+    sums = [
+        wide[range(len(wide)), list(one)].sum()
+        for one in permutations(range(wide.size(1)), len(wide))
+    ]
+    found = best_assignment(costs)
+    assert len({*found.values()}) == len(found) == len(wide)
+    assert costs[[*found], [*found.values()]].sum() == pytest.approx(float(min(sums)))
+
+
+def test_differences_are_from_0_to_1_and_do_not_depend_on_the_length_of_texts(measured):
+    """Every metric is scaled, so the largest difference is that of opposite ends."""
+    ends = [
+        replace(
+            measured, metrics=dict.fromkeys(measured.uniform, torch.full((2, 3), end)), tokens=n
+        )
+        for end, n in ((-1e9, 16), (1e9, 50))
+    ]
+    assert torch.equal(differences(*ends), torch.ones(6, 6))
+    assert differences(measured, measured).diagonal().eq(0).all()
