@@ -70,11 +70,7 @@ def test_the_assignment_has_the_smallest_sum(rows, columns):
 
 def test_differences_are_from_0_to_1_and_do_not_depend_on_the_length_of_texts(measured):
     """Every metric is scaled, so the largest difference is that of opposite ends."""
-    ends = [
-        replace(
-            measured, metrics=dict.fromkeys(measured.uniform, torch.full((2, 3), end)), tokens=n
-        )
-        for end, n in ((-1e9, 16), (1e9, 50))
-    ]
+    low, high = (dict.fromkeys(measured.uniform, torch.full((2, 3), end)) for end in (-1e9, 1e9))
+    ends = replace(measured, metrics=low), replace(measured, metrics=high, tokens=50)
     assert torch.equal(differences(*ends), torch.ones(6, 6))
     assert differences(measured, measured).diagonal().eq(0).all()

@@ -357,18 +357,14 @@ def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, r
 
 
 def test_the_report_on_runs_has_the_table_of_align(script, run):
-    words = ("output_dir=report", "runs=[outputs/run,other.safetensors]")
-    save(
-        opened(run / "checkpoints" / "best.safetensors")
-        | {"tensors": content(seed=1)[0]["tensors"]},
-        "other.safetensors",
-    )
-    said = script("analyze", *words)
+    saved = opened(run / "checkpoints" / "best.safetensors")
+    save(saved | {"tensors": content(seed=1)[0]["tensors"]}, "other.safetensors")
+    said = script("analyze", "output_dir=report", "runs=[outputs/run,other.safetensors]")
     table = headscope.align(["outputs/run", "other.safetensors"])
     assert Path("report/roles.csv").read_text() == table.to_csv()
     assert {*as_json(Path("report"))["files"]} == {file.name for file in Path("report").iterdir()}
-    for run_name in table.attrs["runs"]:
-        assert all(head in said.out for head in table[f"head {run_name}"])
+    heads = table[[f"head {name}" for name in table.attrs["runs"]]]
+    assert all(pair in said.out for pair in heads.agg(", ".join, axis="columns"))
 
 
 def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monkeypatch):

@@ -253,10 +253,11 @@ function show(newest, other) {
 // ---- Comparing with another model ----------------------------------------------------------------
 
 /** What can be compared: another model instead of the reading of it. */
-function options({ [BAR.anotherRun]: runs, [BAR.otherShape]: others, ...groups }) {
+function options({ [BAR.anotherRun]: runs, [BAR.anotherRole]: roles, [BAR.otherShape]: others, ...groups }) {
   const models = main.about.models.filter(({ name }) => name !== main.about.name)
     .map((model) => [`model:${model.name}`, TEXTS.model(model)]);
-  return { ...groups, [BAR.anotherRun]: state.other ? [] : runs, [TEXTS.otherModel]: models };
+  const same = state.other ? { [BAR.anotherRole]: roles } : { [BAR.anotherRun]: runs };
+  return { ...groups, ...same, [TEXTS.otherModel]: models };
 }
 
 /** The chosen comparison. */

@@ -1,11 +1,8 @@
 // Which heads of two steps have the same role: they are matched by their metrics, as in roles.py.
 
-const BID = 1e-4; // how much more a head bids than it must
-
-/** For each head of a step, the `head` of another step with the same role, and their `difference` from 0 to 1: the root
-    mean square difference of the metrics of attention, each scaled to 0 to 1 by the limits of its colours. Heads are
-    assigned one-to-one with the smallest sum of differences, up to BID per head, in an auction (Bertsekas 1988): each
-    head bids for the head that suits it best at the current prices, and a head that is outbid bids again. */
+/** For each head of a step, the `head` of another step with the same role, and their `difference` from 0 to 1: the
+    root mean square difference of the metrics of attention, each scaled to 0 to 1 by the limits of its colours. Heads
+    are assigned one-to-one, with the smallest sum of differences. */
 export function sameRoles(step, other) {
   const shared = Object.keys(step.uniform).filter((metric) => [step, other].every((each) =>
     [each.uniform, each.metrics, each.ends].every((entries) => Object.hasOwn(entries, metric))));
@@ -15,17 +12,35 @@ export function sameRoles(step, other) {
   })));
   const differences = mine.map((one) => theirs.map((another) =>
     Math.hypot(...one.map((value, i) => value - another[i])) / Math.sqrt(shared.length || 1)));
-  const prices = theirs.map(() => 0);
-  const holders = theirs.map(() => null);
-  const waiting = [...mine.keys()];
-  while (waiting.length > 0) {
-    const head = waiting.pop();
-    const costs = prices.map((price, place) => differences[head][place] + price);
-    const [least, next = least] = costs.toSorted((a, b) => a - b);
-    const best = costs.indexOf(least);
-    prices[best] += next - least + BID;
-    if (holders[best] !== null) waiting.push(holders[best]);
-    holders[best] = head;
+  const rows = assign(differences);
+  return differences.map((line, head) => ({ head: rows.indexOf(head), difference: line[rows.indexOf(head)] }));
+}
+
+/** The row of each column in the assignment with the smallest sum of costs. Each row in turn gets the column at the
+    end of the cheapest path, along which the earlier rows move on (Dijkstra, with prices of columns; Tomizawa 1971). */
+function assign(costs) {
+  const columns = [...costs.keys()];
+  const rows = columns.map(() => null);
+  const prices = columns.map(() => 0);
+  for (const first of columns) {
+    const paths = columns.map(() => ({ cost: Infinity, from: null }));
+    const left = new Set(columns);
+    let [row, column, paid] = [first, null, 0];
+    while (row !== null) {
+      const gain = column === null ? 0 : costs[row][column] - prices[column];
+      for (const next of left) {
+        const cost = paid + costs[row][next] - prices[next] - gain;
+        if (cost < paths[next].cost) paths[next] = { cost, from: column };
+      }
+      column = [...left].reduce((best, next) => (paths[next].cost < paths[best].cost ? next : best));
+      left.delete(column);
+      [row, paid] = [rows[column], paths[column].cost];
+    }
+    for (const each of columns) if (!left.has(each)) prices[each] += paths[each].cost - paid;
+    for (let from; column !== null; column = from) {
+      ({ from } = paths[column]);
+      rows[column] = from === null ? first : rows[from];
+    }
   }
-  return differences.map((line, head) => ({ head: holders.indexOf(head), difference: line[holders.indexOf(head)] }));
+  return rows;
 }
