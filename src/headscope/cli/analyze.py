@@ -13,7 +13,7 @@ from headscope.config.parse import Positive, Texts
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
 from headscope.show.viewer import TAB
-from headscope.terminal import note, read_standard_input
+from headscope.terminal import note, printable, read_standard_input
 
 if TYPE_CHECKING:
     from headscope.analysis.head_types import Thresholds
@@ -124,6 +124,7 @@ def align_runs(
     rows = write_roles(table, folder)
     print_table(rows, {title: (title, "") for title in rows[0]})
     print(f"{table['same name'].sum()} of {len(table)} roles have the same name in all runs")
+    print(f"heads of: {printable(', '.join(table.attrs['runs']))} (the first is the reference)")
     note(f"Written: {folder}/roles.csv. Each run is measured on its own validation split")
 
 
