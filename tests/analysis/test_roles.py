@@ -1,12 +1,13 @@
 """Heads of several models are aligned by what they do."""
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 import torch
 
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.metrics import colour_ends
 from headscope.analysis.roles import align_heads, best_assignment, differences
 from headscope.nn import GPT
 
@@ -68,9 +69,13 @@ def test_the_assignment_has_the_smallest_sum(rows, columns):
     assert costs[[*found], [*found.values()]].sum() == pytest.approx(float(min(sums)))
 
 
-def test_differences_are_from_0_to_1_and_do_not_depend_on_the_length_of_texts(measured):
-    """Every metric is scaled, so the largest difference is that of opposite ends."""
-    low, high = (dict.fromkeys(measured.uniform, torch.full((2, 3), end)) for end in (-1e9, 1e9))
-    ends = replace(measured, metrics=low), replace(measured, metrics=high, tokens=50)
-    assert torch.equal(differences(*ends), torch.ones(6, 6))
-    assert differences(measured, measured).diagonal().eq(0).all()
+def test_each_metric_counts_as_a_share_of_its_colour_scale_for_texts_of_any_length(measured):
+    def at(share: float, tokens: int) -> HeadStatistics:
+        ends = {name: colour_ends(name, tokens) for name in measured.uniform}
+        values = {name: low + share * (high - low) for name, (low, high) in ends.items()}
+        metrics = {name: torch.full((2, 3), value) for name, value in values.items()}
+        return replace(measured, metrics=metrics, tokens=tokens)
+
+    for share, tokens in product((0.0, 0.25, 1.5), (16, 50)):
+        expected = torch.full((6, 6), min(share, 1.0))
+        torch.testing.assert_close(differences(at(share, tokens), at(0.0, 16)), expected)
