@@ -46,26 +46,13 @@ def test_a_model_with_shuffled_heads_is_aligned_perfectly_with_itself(measured):
         assert (table[f"{name} std"] < 1e-6).all()
 
 
-def test_a_smaller_model_leaves_roles_without_a_head(measured):
-    first = {name: metric[:1] for name, metric in measured.metrics.items()}
-    small = replace(measured, metrics=first, types=measured.types[:3])
-    table = align_heads({"small": small, "large": measured})
-    assert table.attrs["runs"] == ["large", "small"]
-    assert table["head small"].tolist()[:3] == small.heads
-    assert table["head small"].isna().tolist() == 3 * [False] + 3 * [True]
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(5, 5), (6, 3), (2, 6)])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 5), (3, 6)])
 def test_the_assignment_has_the_smallest_sum(rows, columns):
     torch.manual_seed(rows)
     costs = torch.rand(rows, columns)
-    wide = costs if rows <= columns else costs.T
-    sums = [
-        wide[range(len(wide)), list(one)].sum()
-        for one in permutations(range(wide.size(1)), len(wide))
-    ]
     found = best_assignment(costs)
-    assert len({*found.values()}) == len(found) == len(wide)
+    assert len({*found.values()}) == len(found) == rows
+    sums = [costs[range(rows), list(one)].sum() for one in permutations(range(columns), rows)]
     assert costs[[*found], [*found.values()]].sum() == pytest.approx(float(min(sums)))
 
 

@@ -22,7 +22,8 @@ def differences(one: HeadStatistics, other: HeadStatistics) -> Tensor:
     """The difference (N, N) of each head of one model and each head of another, from 0 to 1: the
     root mean square difference of their metrics of attention, which are those with a value for
     uniform attention. Each is scaled to 0 to 1 by its `colour_ends`, so that none dominates."""
-    shared, scaled = [name for name in one.uniform if name in other.uniform], []
+    named = one.metrics.keys() & one.uniform.keys() & other.metrics.keys() & other.uniform.keys()
+    shared, scaled = sorted(named), []
     for model in (one, other):
         low, high = torch.tensor([colour_ends(name, model.tokens) for name in shared]).T
         values = torch.stack([model.metrics[name].flatten() for name in shared], dim=1)  # (N, M)
@@ -52,18 +53,19 @@ def align_heads(runs: Mapping[str, HeadStatistics]) -> "DataFrame":
     rows = []
     for (run, of), apart in zip(runs.items(), between[reference], strict=True):
         values = {name: metric.flatten().tolist() for name, metric in of.metrics.items()}
-        roles = dict(enumerate(range(len(apart)))) if run == reference else best_assignment(apart)
+        itself = {head: head for head in range(len(apart))}
+        roles = itself if run == reference else best_assignment(apart)
         for role, head in roles.items():
             row = {"role": role, "run": run, "head": of.heads[head], "name": of.types[head].name}
             if run != reference:
                 others = apart[role].index_fill(0, torch.tensor(head), torch.inf)
                 found = (apart[role, head], others.min(), apart[role].mean())
                 row |= dict(zip(DIFFERENCES, map(float, found), strict=True))
-            rows.append(row | {name: values[name][head] for name in values})
+            rows.append(row | {name: of_heads[head] for name, of_heads in values.items()})
     heads = DataFrame(rows)
     by_role = heads.groupby("role")
     texts = heads.pivot(index="role", columns="run", values=["head", "name"])
-    numbers = by_role[heads.columns[4:]].agg(["mean", "std"])
+    numbers = by_role[[*DIFFERENCES, *runs[reference].metrics]].agg(["mean", "std"])
     table = concat([texts, numbers], axis="columns")
     table.columns = table.columns.map(" ".join)
     table.insert(0, "same name", by_role["name"].nunique() == 1)

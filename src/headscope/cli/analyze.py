@@ -16,7 +16,6 @@ from headscope.show.viewer import TAB
 from headscope.terminal import note, printable, read_standard_input
 
 if TYPE_CHECKING:
-    from headscope.analysis.head_types import Thresholds
     from headscope.trained import TrainedModel
 
 
@@ -61,11 +60,11 @@ def analyze(
     named = build_part(thresholds, "thresholds")
     changed = None if named == Thresholds() else named  # otherwise, those of the run
     if runs is not None:
-        of_one_run = (checkpoint, checkpoints, text, windows, *vars(patch).values())
+        of_one_run = (checkpoint, checkpoints, text, windows, changed, *vars(patch).values())
         if any((ablation, gradients, tensorboard, *(key is not None for key in of_one_run))):
-            advice = "leave out all other keys but output_dir=, thresholds= and device="
+            advice = "leave out all other keys but output_dir= and device="
             raise UserError(f"runs= compares the metrics of heads in several runs: {advice}")
-        align_runs(runs, output_dir, device, changed)
+        align_runs(runs, output_dir, device)
         return
     if tensorboard:  # needs the package tensorboard
         from headscope.show.tensorboard.snapshot_events import event_file
@@ -112,14 +111,12 @@ def analyze(
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
 
 
-def align_runs(
-    runs: Sequence[str], output_dir: str | None, device: str, thresholds: "Thresholds | None"
-) -> None:
+def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None:
     from headscope.cli.sweeps import print_table
     from headscope.show.report.roles import align, write_roles
     from headscope.trained.checkpoint import find
 
-    table = align(runs, device=device, thresholds=thresholds)
+    table = align(runs, device=device)
     folder = report_folder(output_dir, find(runs[0]), "roles")
     rows = write_roles(table, folder)
     print_table(rows, {title: (title, "") for title in rows[0]})

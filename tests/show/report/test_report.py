@@ -357,14 +357,16 @@ def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, r
 
 
 def test_the_report_on_runs_has_the_table_of_align(script, run):
-    saved = opened(run / "checkpoints" / "best.safetensors")
-    save(saved | {"tensors": content(seed=1)[0]["tensors"]}, "other.safetensors")
-    said = script("analyze", "output_dir=report", "runs=[outputs/run,other.safetensors]")
-    table = headscope.align(["outputs/run", "other.safetensors"])
+    larger, _ = content(configuration("model.layers=3"), seed=1)
+    larger["config"]["data"] = TEXT_FILE
+    save(larger, "larger.safetensors")
+    said = script("analyze", "output_dir=report", "runs=[outputs/run,larger.safetensors]")
+    table = headscope.align(["outputs/run", "larger.safetensors"])
+    assert table["head outputs/run"].isna().sum() == 4  # those that a third layer has more
     assert Path("report/roles.csv").read_text() == table.to_csv()
     assert {*as_json(Path("report"))["files"]} == {file.name for file in Path("report").iterdir()}
     heads = table[[f"head {name}" for name in table.attrs["runs"]]]
-    assert all(pair in said.out for pair in heads.agg(", ".join, axis="columns"))
+    assert all(pair in said.out for pair in heads.fillna("-").agg(", ".join, axis="columns"))
 
 
 def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monkeypatch):

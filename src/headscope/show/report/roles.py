@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
-from headscope.analysis.head_types import DECIDED_BY, Thresholds
+from headscope.analysis.head_types import DECIDED_BY
 from headscope.analysis.pictures import parts_of_heads
 from headscope.analysis.roles import DIFFERENCES, align_heads
 from headscope.errors import UserError
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def align(
-    runs: Sequence[str | Path], *, device: str = "cpu", thresholds: Thresholds | None = None
-) -> "DataFrame":
+def align(runs: Sequence[str | Path], *, device: str = "cpu") -> "DataFrame":
     """Which heads of several runs, usually seeds of one configuration, do the same. `runs` are run
     folders or checkpoint files. Returns a DataFrame with a row for each *role*: a head of the
     reference, after which the row is named, and the head of each other run that is assigned to it.
@@ -31,7 +29,7 @@ def align(
 
     - The reference, the first of `table.attrs["runs"]`, is the run whose heads are nearest to those
       of the others; if the runs have different numbers of heads, one with the most.
-    - `same name`: whether the heads of the role have the same name (by `thresholds`) in all runs.
+    - `same name`: whether the heads of the role have the same name in all runs.
     - `head <run>` and `name <run>` are missing if a smaller run has no head left.
     - `<metric> mean` and `<metric> std`: the mean and the standard deviation over the runs, each
       measured on its own validation split.
@@ -45,16 +43,15 @@ def align(
     if len({*names}) < max(2, len(names)):
         raise UserError(f"runs={names}: name two or more different runs, such as [run_a,run_b]")
     models = {run: load(find(run, key="runs"), device=device) for run in names}
-    return align_heads({run: statistics_of(model, thresholds) for run, model in models.items()})
+    return align_heads({run: statistics_of(model) for run, model in models.items()})
 
 
-def statistics_of(loaded: TrainedModel, thresholds: Thresholds | None) -> HeadStatistics:
+def statistics_of(loaded: TrainedModel) -> HeadStatistics:
     """The stored statistics of a run, or those that are measured now in the same way."""
-    if stored := loaded.stored_statistics(thresholds):
+    if stored := loaded.stored_statistics():
         return stored
     report = ReportInput.of_validation(loaded, validation_text(loaded.corpus(), loaded.tokenizer))
-    options: Any = {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
-    return measure_heads(loaded.model, report.windows, **options)
+    return measure_heads(loaded.model, report.windows, source=report.source, kinds=report.kinds)
 
 
 def write_roles(table: "DataFrame", folder: Path) -> list[dict[str, str]]:
@@ -62,7 +59,8 @@ def write_roles(table: "DataFrame", folder: Path) -> list[dict[str, str]]:
     heads of the runs, first that of the reference, and the metric that decides its name. Raises
     UserError as `write_report` does."""
     runs, rows = table.attrs["runs"], []
-    for role in table.astype(object).where(table.notna(), "-").to_dict("records"):
+    missing = dict.fromkeys(table.filter(regex="^(head|name) "), "-")
+    for role in table.fillna(missing).to_dict("records"):
         metric = DECIDED_BY[role[f"name {runs[0]}"]]
         row = {
             "heads": ", ".join(role[f"head {run}"] for run in runs),
@@ -80,7 +78,6 @@ def write_roles(table: "DataFrame", folder: Path) -> list[dict[str, str]]:
     }
     title = f"Roles of heads in the runs {', '.join(runs)}"
     picture = parts_of_heads(panels, labels, shown, title=title, label="metric")
-    write_files(
-        folder, {"runs": runs}, {"roles.csv": table.to_csv().encode()}, [("roles", picture)]
-    )
+    files = {"roles.csv": table.to_csv().encode()}
+    write_files(folder, {"runs": runs}, files, [("roles", picture)])
     return rows
