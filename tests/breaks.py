@@ -24,6 +24,25 @@ nn/attention.py
 - dtype=torch.bool).tril()
 + dtype=torch.bool).tril(1)
 > nn/attention/test_inputs.py::test_gradient_comes_from_itself_and_all_before_and_never_from_the_future
+analysis/roles.py
+# heads are assigned to those that differ most
+- (1e6 * (1 - costs))
++ (1e6 * costs)
+> analysis/test_roles.py::test_the_assignment_has_the_smallest_sum
+# a metric in tokens dominates the others
+- (values.nan_to_num(0, 0, 0) - low) / (high - low)
++ (values.nan_to_num(0, 0, 0) - low)
+> analysis/test_roles.py::test_each_metric_counts_as_a_share_of_its_colour_scale_for_texts_of_any_length
+show/viewer/static/grid.js
+# the thumbnails are compared with the heads of the same number
+- comparison?.roles?.[number].head ?? number
++ number
+> show/viewer/test_page_in_browser.py::test_a_run_with_shuffled_heads_does_not_differ_by_role
+show/viewer/static/roles.js
+# a row that moves on forgets what its column was worth
+- column === null ? 0 : costs[row][column] - prices[column]
++ 0
+> show/viewer/test_page_in_browser.py::test_each_head_is_compared_with_the_head_of_the_same_role_in_another_run
 analysis/examples.py
 # what moves is the value before the output projection
 - (value @ matrix.T).norm(dim=-1)

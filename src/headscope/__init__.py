@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headscope.data.tokenizer import Tokenizer as Tokenizer
     from headscope.errors import UserError as UserError
     from headscope.nn import *  # noqa: F403
+    from headscope.show.report.roles import align as align
     from headscope.trained import TrainedModel as TrainedModel
     from headscope.training.callbacks.attention import AttentionLog as AttentionLog
     from headscope.training.callbacks.early_stopping import EarlyStopping as EarlyStopping
@@ -49,6 +50,7 @@ MODULES = {
     "data.generated": "Repeats Modular Names",
     "analysis.head_types": "Thresholds",
     "trained": "TrainedModel",
+    "show.report.roles": "align",
     "conversion.export": "export_huggingface",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",

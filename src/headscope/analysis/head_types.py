@@ -43,6 +43,10 @@ BROAD = {
 several names apply, the head gets the first of them."""
 
 GLOBAL, MIXED, NONE = "global", "mixed", "-"
+DECIDED_BY = {name: metric for metric, name in (NARROW | BROAD).items()}
+DECIDED_BY |= {"rare-token": "frequent", "short-range": "distance", GLOBAL: "global"}
+DECIDED_BY |= {MIXED: "unevenness", NONE: "unevenness"}
+"""The metric that decides each name."""
 NEAR = 0.1
 """A name is uncertain if a value that decides it differs from its threshold by less than this share
 of the threshold."""

@@ -13,7 +13,7 @@ from headscope.config.parse import Positive, Texts
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
 from headscope.show.viewer import TAB
-from headscope.terminal import note, read_standard_input
+from headscope.terminal import note, printable, read_standard_input
 
 if TYPE_CHECKING:
     from headscope.trained import TrainedModel
@@ -42,6 +42,7 @@ def analyze(
     patch: PatchConfig,
     checkpoints: list[str] | None,
     tensorboard: bool,
+    runs: list[str] | None,
     thresholds: Part,
     metrics: dict[str, Part] | None,
     device: str,
@@ -58,12 +59,19 @@ def analyze(
     from headscope.show.report.write import write_report
     from headscope.trained.evaluation import validation_text
 
+    named = build_part(thresholds, "thresholds")
+    changed = None if named == Thresholds() else named  # otherwise, those of the run
+    if runs is not None:
+        of_one_run = (checkpoint, checkpoints, text, windows, changed, *vars(patch).values())
+        if any((ablation, gradients, tensorboard, *(key is not None for key in of_one_run))):
+            advice = "leave out all other keys but output_dir= and device="
+            raise UserError(f"runs= compares the metrics of heads in several runs: {advice}")
+        align_runs(runs, output_dir, device)
+        return
     if tensorboard:  # needs the package tensorboard
         from headscope.show.tensorboard.snapshot_events import event_file
     loaded, history = select(checkpoint, checkpoints or [], device)
-    folder = Path(output_dir) if output_dir else default_folder(loaded.path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"output_dir={folder} is a file: name a folder")
+    folder = report_folder(output_dir, loaded.path, "analysis")
     patching = None
     if any(value is not None for value in vars(patch).values()):
         texts = patch_texts(loaded, **asdict(patch))
@@ -86,8 +94,6 @@ def analyze(
         removal = partial(measure_ablation, loaded, validation(), replace_by, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
-    named = build_part(thresholds, "thresholds")
-    changed = None if named == Thresholds() else named  # otherwise, those of the run
     same_windows = text is None and windows is None
     statistics, effects = write_report(
         report,
@@ -108,12 +114,29 @@ def analyze(
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
 
 
-def default_folder(path: Path) -> Path:
-    """The default folder of the report: `analysis` in the run folder of the checkpoint, or next to
-    a checkpoint that is not in a run folder."""
-    folder = (path.parent.parent if path.parent.name == "checkpoints" else path.parent) / "analysis"
-    if folder.is_symlink():
+def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None:
+    from headscope.cli.sweeps import print_table
+    from headscope.show.report.roles import align, write_roles
+    from headscope.trained.checkpoint import find
+
+    table = align(runs, device=device)
+    folder = report_folder(output_dir, find(runs[0]), "roles")
+    rows = write_roles(table, folder)
+    print_table(rows, {title: (title, "") for title in rows[0]})
+    print(f"{table['same name'].sum()} of {len(table)} roles have the same name in all runs")
+    print(f"heads of: {printable(', '.join(table.attrs['runs']))} (the first is the reference)")
+    note(f"Written: {folder}/roles.csv. Each run is measured on its own validation split")
+
+
+def report_folder(output_dir: str | None, path: Path, name: str) -> Path:
+    """The folder of a report: by default, `name` in the run folder of the checkpoint `path`, or
+    next to a checkpoint that is not in a run folder."""
+    run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    folder = Path(output_dir) if output_dir else run / name
+    if folder.is_symlink() and not output_dir:
         raise UserError(f"{folder} is a symbolic link: name a folder with output_dir=")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"output_dir={folder} is a file: name a folder")
     return folder
 
 

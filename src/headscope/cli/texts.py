@@ -23,7 +23,7 @@ TEXTS = (
 )
 """The keys whose values are texts, which may contain any characters."""
 
-OTHER_LISTS = ("checkpoints", "patch.answers", "compare.choices", "allowed_hosts")
+OTHER_LISTS = ("checkpoints", "runs", "patch.answers", "compare.choices", "allowed_hosts")
 LISTS_OF_TEXTS = ("parts", "stop", *OTHER_LISTS)
 MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
 

@@ -22,6 +22,7 @@ from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import head_metrics
 from headscope.analysis.patching import patch_texts
 from headscope.data.tokenizer import bpe
+from headscope.files import replacing
 from headscope.show.report.write import shares
 from headscope.trained.evaluation import validation_text
 
@@ -355,12 +356,27 @@ def test_a_report_removes_and_replaces_only_files_of_a_report(analyze, script, r
     assert Path("text.txt").exists()
 
 
+def test_the_report_on_runs_has_the_table_of_align(script, run):
+    larger, _ = content(configuration("model.layers=3"), seed=1)
+    larger["config"]["data"] = TEXT_FILE
+    save(larger, "larger.safetensors")
+    said = script("analyze", "output_dir=report", "runs=[outputs/run,larger.safetensors]")
+    table = headscope.align(["outputs/run", "larger.safetensors"])
+    assert table["head outputs/run"].isna().sum() == 4  # those that a third layer has more
+    assert Path("report/roles.csv").read_text() == table.to_csv()
+    assert {*as_json(Path("report"))["files"]} == {file.name for file in Path("report").iterdir()}
+    heads = table[[f"head {name}" for name in table.attrs["runs"]]]
+    assert all(pair in said.out for pair in heads.fillna("-").agg(", ".join, axis="columns"))
+
+
 def test_the_files_of_a_killed_report_are_recognized(analyze, script, run, monkeypatch):
-    def killed(self, stream, format):
-        raise MemoryError
+    def killed(path, **options):
+        if path.suffix == ".svg":
+            raise MemoryError
+        return replacing(path, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr("matplotlib.figure.Figure.savefig", killed)
+        patched.setattr("headscope.show.report.write.replacing", killed)
         assert script("analyze", f"checkpoint={run}", "text=We").code != 0
     files = {file.name for file in (run / "analysis").iterdir()}
     assert "heads.csv" in files < {*as_json(run / "analysis")["files"]}
@@ -372,6 +388,9 @@ MISTAKES = {
     "ablation=true ablation_windows=1": "ablation_windows=1",
     "output_dir=text.txt": "output_dir=text.txt",
     "thresholds.self=7": "thresholds.self=7",
+    "runs=outputs/run": "two or more",
+    "runs=[outputs/run,same.safetensors] patch.position=0": "runs=",
+    "runs=[outputs/run,gone.safetensors]": "runs=gone.safetensors",
     "checkpoints=outputs/run": "keep_steps",
     "checkpoints=[same.safetensors,gone.safetensors]": "gone.safetensors",
     "checkpoints=[same.safetensors,same.safetensors]": "step 7",

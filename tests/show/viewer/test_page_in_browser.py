@@ -3,10 +3,12 @@ comparisons and predictions. Opened from disk in a browser."""
 
 import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from viewer_data import HOSTILE, predictions, weights_at
+import torch
+from viewer_data import HOSTILE, causal, predictions, uniform_metrics, weights_at
 from viewer_page import (
     HEADS,
     LABELS,
@@ -20,6 +22,8 @@ from viewer_page import (
 )
 
 from benchmarks.pages import meanings
+from headscope.analysis.metrics import head_metrics
+from headscope.analysis.roles import best_assignment, differences
 from headscope.show.viewer.page import attention_page
 
 LOOKS = "“·of” looks at “·state” 0.90"
@@ -193,6 +197,40 @@ def test_a_head_is_compared_with_another_step_run_or_head(page):
     page.open_head(4)  # the head itself ends the comparison
     page.assert_cells(WEIGHTS[1, 1])
     assert page.chosen("compare with") == ""
+
+
+def test_each_head_is_compared_with_the_head_of_the_same_role_in_another_run(opened):
+    """The assignment is Python's, for random heads, whose nearest heads are often the same."""
+    random = np.random.default_rng(0)
+    first, second = (causal(random.random(WEIGHTS.shape) ** power + 1e-9) for power in (2, 3))
+    tokens, even = len(LABELS), uniform_metrics(len(LABELS))
+    described = [
+        SimpleNamespace(metrics=head_metrics(torch.from_numpy(each)), uniform=even, tokens=tokens)
+        for each in (first, second)
+    ]
+    costs = differences(*described)
+    roles = best_assignment(costs)
+    assert len({*costs.argmin(dim=1).tolist()}) < len(roles)
+    page = opened(small_run(weights=first), small_run("run b", weights=second), state="head=L0H0")
+    page.select("compare with", "role:run b")
+    for head, other in roles.items():
+        page.open_head(head)
+        name, theirs = (f"L{each // HEADS}H{each % HEADS}" for each in (head, other))
+        text = f"minus {theirs} of run b at step 1,000, which has the same role as {name} "
+        assert f"{text}(difference of their metrics: {costs[head, other]:.2f})" in page.moment
+        assert_compared(page, first[divmod(head, HEADS)], second[divmod(other, HEADS)])
+    assert "the heads of run b at step 1,000 that have the same roles" in page.text(".grid-card")
+
+
+def test_a_run_with_shuffled_heads_does_not_differ_by_role(opened):
+    weights = WEIGHTS.reshape(6, 10, 10)[[3, 5, 1, 0, 2, 4]].reshape(WEIGHTS.shape)
+    runs = small_run(steps=[0]), small_run("run b", steps=[0], weights=weights)
+    page = opened(*runs, state="compare=role:run b")
+    assert "(difference of their metrics: 0.00)" in page.moment
+    colours = """const canvas = document.querySelector(".grid canvas");
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      return new Set(new Uint32Array(data.buffer).filter((pixel) => pixel >>> 24 === 255)).size;"""
+    assert page.script(colours) == 1  # that of no difference
 
 
 def test_runs_that_cannot_be_compared_say_why(opened):

@@ -3,8 +3,9 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ EVENTS = "events.out.tfevents.{seconds}.headscope"
 
 REPORT_FILE = re.compile(
     r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|deciders"
-    r"|examples|history|patching|reads)\.csv"
-    r"|heads\.json|attention\.html"
-    r"|(attention_layer_\d+|metrics|similarity|ablation|patching|position|history|reads)\.(png|svg)"
+    r"|examples|history|patching|reads|roles)\.csv"
+    r"|heads\.json|attention\.html|(attention_layer_\d+|metrics|similarity|ablation|patching"
+    r"|position|history|reads|roles)\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
 )
 """The names of all files that a report can contain."""
@@ -67,8 +68,7 @@ def write_report(
     of the ablation or None. Raises UserError if a file of someone else would be overwritten.
     """
     loaded, reading = report.loaded, report.reading
-    folder.mkdir(parents=True, exist_ok=True)  # fails before the long measurements
-    old_files = files_of(folder)
+    files_of(folder)  # fails before the long measurements
     result = ablation(track=track) if ablation else None
 
     def measure(model: TrainedModel, **options: Any) -> HeadStatistics:
@@ -125,34 +125,44 @@ def write_report(
     if event_file:
         blobs = {step: snapshot.blobs() for step, snapshot in snapshots.items()}
         contents[EVENTS.format(seconds=int(time.time()))] = event_file(blobs)
-    files = ["heads.json", *contents]
-
-    def list_files(names: Sequence[str]) -> None:
-        """Lists the files in heads.json before they are written. So the next report recognizes all
-        files of this report, even if this process is killed."""
-        listed = {"files": list(dict.fromkeys(names))}
-        write_atomically(folder / "heads.json", json_text(content | listed, indent=2))
-
-    list_files([*files, *old_files])
-    for name, data in contents.items():
-        with replacing(folder / name, size=len(data)) as stream:
-            stream.write(data)
     drawn = pictures_of(reading, statistics, result, patching, over_steps, reads[loaded.step])
-    for name, picture in track(drawn):
-        files += [f"{name}.png", f"{name}.svg"]
-        list_files([*files, *old_files])
-        for form in ("png", "svg"):
-            with replacing(folder / f"{name}.{form}") as stream:
-                picture.savefig(stream, format=form)
-    list_files(files)
-    for name in set(old_files) - set(files):
-        (folder / name).unlink(missing_ok=True)
+    write_files(folder, content, contents, track(drawn))
     return statistics, result
 
 
+def write_files(
+    folder: Path,
+    content: Mapping[str, Any],
+    contents: dict[str, bytes],
+    drawn: Iterable[tuple[str, Figure]],
+) -> None:
+    """Writes the files of a report, with the pictures `drawn`, and heads.json, with `content` and
+    the list of all files. Replaces or removes those of an earlier report (see `files_of`)."""
+    for name, picture in drawn:
+        for form in ("png", "svg"):
+            stream = BytesIO()
+            picture.savefig(stream, format=form)
+            contents[f"{name}.{form}"] = stream.getvalue()
+    names, old_files = ["heads.json", *contents], files_of(folder)
+
+    def list_files(listed: Iterable[str]) -> None:
+        text = json_text({**content, "files": sorted({*listed})}, indent=2)
+        write_atomically(folder / "heads.json", text)
+
+    list_files([*names, *old_files])  # the next report knows them, even if this process is killed
+    for name, data in contents.items():
+        with replacing(folder / name, size=len(data)) as file:
+            file.write(data)
+    for name in {*old_files} - {*names}:
+        (folder / name).unlink(missing_ok=True)
+    list_files(names)
+
+
 def files_of(folder: Path) -> list[str]:
-    """The files of an earlier report in the folder, which its heads.json lists. Raises UserError if
-    another file has the name of a report file, because this report could overwrite it."""
+    """The files of an earlier report in the folder, which its heads.json lists. Makes the folder if
+    it is missing. Raises UserError if another file has the name of a report file, because this
+    report could overwrite it."""
+    folder.mkdir(parents=True, exist_ok=True)
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
     # The caller deletes the returned files. Accept only names of report files, because heads.json

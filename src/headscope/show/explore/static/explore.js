@@ -245,7 +245,7 @@ function show(newest, other) {
   patch.show(state, main, view);
   const [shape, otherShape] = readings().map(({ answer }) => shownRun("", "", answer.history).shapes[0]);
   const comparable = shape === otherShape;
-  let compare = comparable || !view.compare.startsWith("run:") ? view.compare : "";
+  let compare = comparable || !/^(run|role):/.test(view.compare) ? view.compare : "";
   if (changed && comparable) compare = `run:${reference.name}`;
   return viewer.refresh({ run: main.name, token: main.answer.position, compare, walk });
 }
@@ -253,15 +253,16 @@ function show(newest, other) {
 // ---- Comparing with another model ----------------------------------------------------------------
 
 /** What can be compared: another model instead of the reading of it. */
-function options({ [BAR.anotherRun]: runs, [BAR.otherShape]: others, ...groups }) {
+function options({ [BAR.anotherRun]: runs, [BAR.anotherRole]: roles, [BAR.otherShape]: others, ...groups }) {
   const models = main.about.models.filter(({ name }) => name !== main.about.name)
     .map((model) => [`model:${model.name}`, TEXTS.model(model)]);
-  return { ...groups, [BAR.anotherRun]: state.other ? [] : runs, [TEXTS.otherModel]: models };
+  const same = state.other ? { [BAR.anotherRole]: roles } : { [BAR.anotherRun]: runs };
+  return { ...groups, ...same, [TEXTS.otherModel]: models };
 }
 
 /** The chosen comparison. */
 function comparedWith(compare) {
-  return state.other && !/^(head|step):/.test(compare) ? `model:${state.other}` : compare;
+  return state.other && !/^(head|step|role):/.test(compare) ? `model:${state.other}` : compare;
 }
 
 /** Compares with another model, or no longer. Returns whether this is all that has to be done. */

@@ -53,6 +53,7 @@ function comparisons({ layers, heads, steps }, runs, state) {
   return {
     "": [["", TEXTS.nothing]],
     [TEXTS.anotherRun]: others(true),
+    [TEXTS.anotherRole]: others(true).map(([value, run]) => [value.replace("run:", "role:"), TEXTS.byRole(run)]),
     [TEXTS.anotherHead]: headsOf({ layers, heads }).map((head) => headName(head, heads))
       .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
     [TEXTS.anotherStep]: steps.length < 2 ? [] : steps.map(({ step }) => [`step:${step}`, COMMON.step(stepText(step))]),

@@ -79,7 +79,7 @@ export const WORDS = {
   "Since which step?": "Lists which part decides, or which pair of parts adds most to the score, at each step that the training kept.",
   "✓": "The token that follows in the text.",
   "run, text": "The training run whose heads are shown, and the text that they read.",
-  "compare with": "The maps then show the difference: red is more weight, blue is less.",
+  "compare with": "The maps then show the difference: red is more weight, blue is less. With “same roles”, each head is compared with the head of the other run whose metrics are most like its own; no two heads get the same one.",
   "▶ Play, Timeline, step": "The training step whose model is shown. Go back to see what it did before it had learned. The keys ← → work too.",
   "All metrics": "Shows all metrics of the head, and not only the three that say most about it.",
   "metric of the timeline": "The metric whose values the lines of the timeline show."

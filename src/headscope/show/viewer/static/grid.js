@@ -96,7 +96,7 @@ export function createGrid(parent, actions) {
       name.style.setProperty("--look", background(written));
     });
     write(about, [
-      comparison && comparison.kind !== "head" ? TEXTS.difference(comparison.what) : "",
+      comparison && comparison.kind !== "head" ? TEXTS.difference(comparison.all ?? comparison.what) : "",
       changes ? TEXTS.signed : "",
       shortened.size > 0 ? `${[...shortened].sort().join(", ")}.` : "",
     ].filter(Boolean).join(" "));
@@ -127,15 +127,16 @@ export function createGrid(parent, actions) {
       else label();
     },
 
-    paint({ thumbnails, otherThumbnails, view }) {
-      const shown = [cells, thumbnails, otherThumbnails, view];
+    paint({ thumbnails, otherThumbnails, view, comparison }) {
+      const others = cells.map((_, number) => comparison?.roles?.[number].head ?? number);
+      const shown = [cells, thumbnails, otherThumbnails, view, others.join()];
       if (shown.every((value, i) => value === painted[i])) return;
       painted = shown;
       const { side, bytes } = thumbnails;
       const area = side * side;
       const start = view === "shares" ? cells.length * area : 0;
       const values = Float32Array.from({ length: cells.length * area }, (_, at) =>
-        (bytes[start + at] - (otherThumbnails?.bytes[start + at] ?? 0)) / 255);
+        (bytes[start + at] - (otherThumbnails?.bytes[start + others[Math.floor(at / area)] * area + (at % area)] ?? 0)) / 255);
       const scale = otherThumbnails ? differences(reachOf(values)) : WEIGHTS;
       const columns = atlasColumns();
       const rows = Math.ceil(cells.length / columns);

@@ -3,6 +3,7 @@
 
 import { own } from "./dom.js";
 import { metricOf, titleOf } from "./names.js";
+import { sameRoles } from "./roles.js";
 import { WEIGHTS, differenceText, differences, nearest, reachOf, stepText } from "./scales.js";
 import { headName, headNumber } from "./state.js";
 import { damaged, shaped } from "./store.js";
@@ -19,12 +20,13 @@ export async function modelOf(store, runs, state) {
   if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.value}` : "";
   const step = stepOf(history, index);
   const name = headName(opened, history.heads);
+  const run = runText(chosen.state.run, history, step);
   const at = COMMON.step(stepText(step.step));
   const loss = lossText(step.step, history.loss);
   const change = own(step.metrics, "loss_change")?.[opened];
   return {
     ...chosen, runs, comparison, problem, step, name,
-    what: { step: at, head: name, run: runText(chosen.state.run, history, step) }[comparison?.kind],
+    what: { step: at, head: name, run, role: COMPARE.headOf(name, run) }[comparison?.kind],
     labels: history.labels,
     losses: [null, ...step.losses], // one per token
     tokens: history.labels.length,
@@ -59,8 +61,8 @@ export async function withWeights(store, model) {
 /** A step of a history. If names and metrics were measured when the run ended, they replace those of
     the step, because they are averages over more tokens. The same holds for `uniform`. */
 function stepOf(history, index) {
-  const { measured_tokens, measured_on, uniform, steps } = history;
-  return { measured_tokens, measured_on, uniform, ...steps[index], ...steps[index].measured };
+  const { measured_tokens, measured_on, uniform, ends, steps } = history;
+  return { measured_tokens, measured_on, uniform, ends, ...steps[index], ...steps[index].measured };
 }
 
 async function choose(store, runs, state) {
@@ -82,8 +84,9 @@ async function choose(store, runs, state) {
   return { state: { ...state, ...chosen }, history, index, opened, metric, kept, edge: walk.at(-1) ?? null };
 }
 
-/** What the model is compared with, {kind, value, what, history, index, step, opened}, or null. `problem` is
-    the reason if the comparison in the state is not possible. */
+/** What the model is compared with, {kind, value, what, history, index, step, opened}, or null. For heads with the
+    same role, `roles` are those of all heads, and `note` and `all` describe them. `problem` is the reason if the
+    comparison in the state is not possible. */
 async function chooseComparison(store, runs, { state, history, index, opened }) {
   const [kind] = state.compare.split(":", 1);
   const value = state.compare.slice(kind.length + 1);
@@ -111,6 +114,14 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     comparison.what = runText(value, comparison.history, steps[comparison.index]);
   }
   comparison.step = stepOf(comparison.history, comparison.index);
+  if (kind === "role") {
+    comparison.all = COMPARE.theirRoles(comparison.what);
+    comparison.roles = sameRoles(stepOf(history, index), comparison.step);
+    const { head, difference } = comparison.roles[opened];
+    comparison.opened = head;
+    comparison.what = COMPARE.headOf(headName(head, history.heads), comparison.what);
+    comparison.note = COMPARE.sameRole(comparison.what, headName(opened, history.heads), difference.toFixed(2));
+  }
   return { comparison };
 }
 

@@ -1,7 +1,7 @@
 // The state of the viewer, which the URL contains. The viewer chooses the values of missing entries.
 
 /** The state without entries. `step` null is the last step, `head` null the head that is furthest above the
-    threshold of its name. `compare` is "", or a kind (step, run, head) and its value: "step:400". `walk` are
+    threshold of its name. `compare` is "", or a kind (step, run, role, head) and its value: "step:400". `walk` are
     the edges {head, query, key} that are explained, one after the other; the last one is shown. */
 export const EMPTY = Object.freeze({
   run: null, text: null, step: null, head: null, token: null, metric: null,
@@ -29,7 +29,7 @@ export function fromTexts({ run = null, text = null, step, head = null, token, m
     step: wholeNumber(step),
     token: wholeNumber(token),
     view: view === "shares" ? "shares" : "weights",
-    compare: /^(step|run|head):/.test(compare) ? compare : "",
+    compare: /^(step|run|role|head):/.test(compare) ? compare : "",
     walk: [...walk.matchAll(/(L(?:0|[1-9]\d*)H(?:0|[1-9]\d*))\.(\d+)\.(\d+)/g)].slice(0, MAX_WALK)
       .map(([, head, query, key]) => ({ head, query: Number(query), key: Number(key) })),
   };

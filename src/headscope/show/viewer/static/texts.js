@@ -63,6 +63,8 @@ export const BAR = {
   compare: "compare with",
   nothing: "nothing",
   anotherRun: "another run",
+  anotherRole: "another run, by the roles of heads",
+  byRole: (run) => `${run}, same roles`,
   anotherHead: "another head",
   anotherStep: "another step",
   otherShape: "a run with another text or model",
@@ -70,6 +72,10 @@ export const BAR = {
 
 export const COMPARE = {
   runAtStep: (run, step) => `${run} at step ${step}`,
+  headOf: (head, run) => `${head} of ${run}`,
+  sameRole: (what, head, difference) =>
+    `${what}, which has the same role as ${head} (difference of their metrics: ${difference})`,
+  theirRoles: (run) => `the heads of ${run} that have the same roles`,
   noHead: (head) => `There is no head ${head} to compare with.`,
   noRun: (run) => `There is no run ${run} to compare with.`,
   otherHeads: (run) => `Run ${run} cannot be compared: it has another number of heads.`,

@@ -80,7 +80,7 @@ export function createViewer(root, options) {
   }
 
   function changeRun(run) {
-    change({ run, text: null, compare: state.compare.startsWith("run:") ? "" : state.compare });
+    change({ run, text: null, compare: /^(run|role):/.test(state.compare) ? "" : state.compare });
   }
 
   /** Moves the cursor, and opens a head if it is given. */
@@ -189,7 +189,7 @@ export function createViewer(root, options) {
     moment.replaceChildren(model.at);
     const losses = [model.loss, model.without].filter(Boolean).map((loss) => ` · ${loss}`);
     make(moment, "span", { class: "loss" }, losses.join(""));
-    if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.what}`);
+    if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.note ?? comparison.what}`);
     for (const panel of [timeline, grid, text, predicted, metrics, examples]) panel.show(model);
     bar.show(model);
     if (model.edge?.key !== null) address.write(state);

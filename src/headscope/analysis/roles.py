@@ -1,0 +1,73 @@
+"""Aligns the heads of several models, usually seeds of one configuration, by what they do.
+
+Shapes: N heads of all layers of a model, M metrics.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.metrics import colour_ends
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+DIFFERENCES = ("difference", "next_difference", "random_difference")
+
+
+def differences(one: HeadStatistics, other: HeadStatistics) -> Tensor:
+    """The difference (N, N) of each head of one model and each head of another, from 0 to 1: the
+    root mean square difference of their metrics of attention, which are those with a value for
+    uniform attention. Each is scaled to 0 to 1 by its `colour_ends`, so that none dominates."""
+    named = one.metrics.keys() & one.uniform.keys() & other.metrics.keys() & other.uniform.keys()
+    shared, scaled = sorted(named), []
+    for model in (one, other):
+        low, high = torch.tensor([colour_ends(name, model.tokens) for name in shared]).T
+        values = torch.stack([model.metrics[name].flatten() for name in shared], dim=1)  # (N, M)
+        scaled.append(((values.nan_to_num(0, 0, 0) - low) / (high - low)).clamp(0, 1))
+    return (scaled[0][:, None] - scaled[1]).square().mean(dim=-1).sqrt()
+
+
+def best_assignment(costs: Tensor) -> dict[int, int]:
+    """The column of each row, one-to-one, with the smallest sum of costs (N, N) from 0 to 1. If
+    there are fewer columns than rows, rows are left out."""
+    import networkx  # slow
+
+    graph = networkx.Graph()
+    for row, line in enumerate((1e6 * (1 - costs)).long().tolist()):  # exact with integers
+        graph.add_weighted_edges_from((~row, column, weight) for column, weight in enumerate(line))
+    pairs = networkx.max_weight_matching(graph, maxcardinality=True)
+    return {~min(pair): max(pair) for pair in pairs}  # ~0, ~1, ... stand for the rows
+
+
+def align_heads(runs: Mapping[str, HeadStatistics]) -> "DataFrame":
+    """The table that `headscope.align` returns, from the statistics of each run."""
+    from pandas import DataFrame, concat  # slow
+
+    between = {run: [differences(of, other) for other in runs.values()] for run, of in runs.items()}
+    nearest = {run: sum(each.amin(dim=1).mean() for each in of) for run, of in between.items()}
+    reference = min(runs, key=lambda run: (-len(runs[run].types), nearest[run]))
+    rows = []
+    for (run, of), apart in zip(runs.items(), between[reference], strict=True):
+        values = {name: metric.flatten().tolist() for name, metric in of.metrics.items()}
+        itself = {head: head for head in range(len(apart))}
+        roles = itself if run == reference else best_assignment(apart)
+        for role, head in roles.items():
+            row = {"role": role, "run": run, "head": of.heads[head], "name": of.types[head].name}
+            if run != reference:
+                others = apart[role].index_fill(0, torch.tensor(head), torch.inf)
+                found = (apart[role, head], others.min(), apart[role].mean())
+                row |= dict(zip(DIFFERENCES, map(float, found), strict=True))
+            rows.append(row | {name: of_heads[head] for name, of_heads in values.items()})
+    heads = DataFrame(rows)
+    by_role = heads.groupby("role")
+    texts = heads.pivot(index="role", columns="run", values=["head", "name"])
+    numbers = by_role[[*DIFFERENCES, *runs[reference].metrics]].agg(["mean", "std"])
+    table = concat([texts, numbers], axis="columns")
+    table.columns = table.columns.map(" ".join)
+    table.insert(0, "same name", by_role["name"].nunique() == 1)
+    table.attrs["runs"] = [reference, *(run for run in runs if run != reference)]
+    return table.set_axis(runs[reference].heads).rename_axis("role")

@@ -1,0 +1,83 @@
+"""The report on the roles of heads: which heads of several runs do the same."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.head_types import DECIDED_BY
+from headscope.analysis.pictures import parts_of_heads
+from headscope.analysis.roles import DIFFERENCES, align_heads
+from headscope.errors import UserError
+from headscope.show.report.inputs import ReportInput
+from headscope.show.report.write import write_files
+from headscope.trained import TrainedModel, load
+from headscope.trained.checkpoint import find
+from headscope.trained.evaluation import validation_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def align(runs: Sequence[str | Path], *, device: str = "cpu") -> "DataFrame":
+    """Which heads of several runs, usually seeds of one configuration, do the same. `runs` are run
+    folders or checkpoint files. Returns a DataFrame with a row for each *role*: a head of the
+    reference, after which the row is named, and the head of each other run that is assigned to it.
+    All heads of all layers are assigned one-to-one, with the smallest sum of differences.
+
+    - The reference, the first of `table.attrs["runs"]`, is the run whose heads are nearest to those
+      of the others; if the runs have different numbers of heads, one with the most.
+    - `same name`: whether the heads of the role have the same name in all runs.
+    - `head <run>` and `name <run>` are missing if a smaller run has no head left.
+    - `<metric> mean` and `<metric> std`: the mean and the standard deviation over the runs, each
+      measured on its own validation split.
+    - `difference mean` and `difference std`: the root mean square difference of the metrics of a
+      head and that of the reference, each scaled to 0 to 1. `next_difference` is that of the
+      nearest other head, and `random_difference` that of all heads, as in a random assignment.
+
+    Raises UserError if fewer than two runs are given, or if one cannot be loaded or measured.
+    """
+    names = [runs] if isinstance(runs, str) else [*map(str, runs)]
+    if len({*names}) < max(2, len(names)):
+        raise UserError(f"runs={names}: name two or more different runs, such as [run_a,run_b]")
+    models = {run: load(find(run, key="runs"), device=device) for run in names}
+    return align_heads({run: statistics_of(model) for run, model in models.items()})
+
+
+def statistics_of(loaded: TrainedModel) -> HeadStatistics:
+    """The stored statistics of a run, or those that are measured now in the same way."""
+    if stored := loaded.stored_statistics():
+        return stored
+    report = ReportInput.of_validation(loaded, validation_text(loaded.corpus(), loaded.tokenizer))
+    return measure_heads(loaded.model, report.windows, source=report.source, kinds=report.kinds)
+
+
+def write_roles(table: "DataFrame", folder: Path) -> list[dict[str, str]]:
+    """Writes roles.csv and a picture of the table of `align`. Returns the rows to print, with the
+    heads of the runs, first that of the reference, and the metric that decides its name. Raises
+    UserError as `write_report` does."""
+    runs, rows = table.attrs["runs"], []
+    missing = dict.fromkeys(table.filter(regex="^(head|name) "), "-")
+    for role in table.fillna(missing).to_dict("records"):
+        metric = DECIDED_BY[role[f"name {runs[0]}"]]
+        row = {
+            "heads": ", ".join(role[f"head {run}"] for run in runs),
+            "names": " / ".join(dict.fromkeys(role[f"name {run}"] for run in runs)),
+            "metric": f"{metric} {role[f'{metric} mean']:.2f} ± {role[f'{metric} std']:.2f}",
+        }
+        apart = {name: f"{role[f'{name} mean']:.2f}" for name in DIFFERENCES}
+        rows.append(row | {name.removesuffix("_difference"): text for name, text in apart.items()})
+    labels = [f"{row['heads']}: {row['names']}" for row in rows]
+    shown = [name for name in dict.fromkeys(DECIDED_BY.values()) if f"{name} mean" in table]
+    shown.remove("distance")  # in tokens; the others are from 0 to 1
+    panels = {
+        title: torch.tensor(table[[f"{name} {kind}" for name in shown]].to_numpy())
+        for title, kind in (("mean over the runs", "mean"), ("standard deviation", "std"))
+    }
+    title = f"Roles of heads in the runs {', '.join(runs)}"
+    picture = parts_of_heads(panels, labels, shown, title=title, label="metric")
+    files = {"roles.csv": table.to_csv().encode()}
+    write_files(folder, {"runs": runs}, files, [("roles", picture)])
+    return rows
