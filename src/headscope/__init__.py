@@ -84,6 +84,7 @@ def __dir__() -> list[str]:
 def load(
     path: str | Path | None = None,
     *,
+    step: int | None = None,
     device: str = "cpu",
     parts: str | Path | list[str] | None = None,
 ) -> "TrainedModel":
@@ -91,8 +92,9 @@ def load(
 
     `path` is a checkpoint file, a run folder (its best.safetensors), or the folder of a Hugging
     Face model, which the package transformers opens. By default, it is the newest finished run in
-    outputs/. `parts` are the Python files or modules that define the model's own parts, if it has
-    any; code that only a checkpoint names is never executed.
+    outputs/. `step` is a step that the run has kept: `load("run", step=300)` is `load("run@300")`,
+    and `steps` of the result lists them. `parts` are the Python files or modules that define the
+    model's own parts, if it has any; code that only a checkpoint names is never executed.
 
     Raises UserError if there is no checkpoint of headscope, if parts, transformers or the device
     are missing, or if headscope does not compute the same logits as the Hugging Face model.
@@ -103,10 +105,12 @@ def load(
     from headscope.trained import checkpoint
 
     load_parts(parts if parts is None or isinstance(parts, list) else str(parts))
-    if path is None or not checkpoint.is_model_folder(Path(path)):
-        found = checkpoint.find(None if path is None else str(path))
-        return trained.load(found, device=device)
+    given = None if path is None else str(path)
+    if step is not None:
+        given = f"{given or ''}@{step}"
+    if given is None or not checkpoint.is_model_folder(Path(given)):
+        return trained.load(checkpoint.find(given), device=device)
     chosen = checkpoint.pick_device(str(device))
-    loaded = load_folder(Path(path))
+    loaded = load_folder(Path(given))
     loaded.model.to(chosen)
     return loaded

@@ -40,14 +40,14 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.terminal import note
-from headscope.trained.checkpoint import pick_device, read, sources
+from headscope.trained.checkpoint import pick_device, read, sources, steps_of
 from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
 from headscope.trained.evaluation import validation_text
 from headscope.trained.generation import generate_text, generate_tokens
 from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
 
-MEASURING_SECONDS = 10
-"""After this time, no further checkpoint of a run is measured."""
+MEASURING_SECONDS = 2.5
+"""After this time, no further checkpoint of a run is measured, except on demand."""
 
 Text = str | Sequence[int]
 """A text, or token ids."""
@@ -75,6 +75,11 @@ class TrainedModel:
     answers: Answers | None
     digest: str = ""
     texts: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that its run has kept, for `headscope.load(run, step=...)`."""
+        return [*steps_of(self.path)]
 
     def tokens(self, text: Text) -> list[int]:
         """The tokens of a text, or the token ids as they are. Raises UserError for what is not in
@@ -361,18 +366,20 @@ def measure_checkpoints(
     source: str = "the validation split",
 ) -> dict[int, HeadStatistics]:
     """Measures the heads of all checkpoints in the folder `checkpoints` of a run: best, last and
-    the kept steps. `validation` (N,) are the tokens to measure them on, and `source` describes
-    them. Writes heads.json, whose earlier measurements are kept. Returns the statistics by step.
+    the kept steps, the last of these first. `validation` (N,) are the tokens to measure them on,
+    and `source` describes them. Writes heads.json, whose earlier measurements are kept. Returns the
+    statistics by step.
     """
     known, began = entries_in(folder), time.monotonic()
     entries: dict[str, Any] = {}
     measured: dict[int, HeadStatistics] = {}
     kinds = None
-    for name in ["best", "last", *sorted(file.stem for file in folder.glob("step_*.safetensors"))]:
+    kept = reversed(steps_of(folder).values())
+    for file in [*(folder / f"{name}.safetensors" for name in ("best", "last")), *kept]:
         if entries and time.monotonic() - began > MEASURING_SECONDS:
             break
         try:
-            loaded = load(folder / f"{name}.safetensors", device=device)
+            loaded = load(file, device=device)
         except UserError:  # missing, damaged, or put there by the user
             continue
         entry = entries.get(loaded.digest) or known.get(loaded.digest)

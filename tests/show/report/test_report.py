@@ -329,7 +329,7 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(a
     first = names()
     assert first == set(as_json(report)["files"])
     (report / "notes.txt").write_text("mine")
-    analyze(*words)
+    analyze(*words, "checkpoints=[]")
     assert names() == {"notes.txt", *as_json(report)["files"]}
     gone = {"history.csv", "history.png", "ablation.png", "patching.csv", "patching.png"}
     assert gone < first - names()

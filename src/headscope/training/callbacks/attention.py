@@ -19,6 +19,7 @@ from headscope.show.viewer import MAX_STEPS, SNAPSHOTS
 from headscope.show.viewer.snapshot import snapshot, tokens_within
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.steps import (
+    MEGABYTE,
     StepCallback,
     data_of,
     evenly_chosen,
@@ -27,8 +28,6 @@ from headscope.training.callbacks.steps import (
 )
 from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
 from headscope.training.module import LanguageModel
-
-MEGABYTE = 10**6
 
 
 class AttentionLog(StepCallback):
