@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headscope.errors import UserError as UserError
     from headscope.nn import *  # noqa: F403
     from headscope.trained import TrainedModel as TrainedModel
+    from headscope.trained.history import history as history
     from headscope.training.callbacks.attention import AttentionLog as AttentionLog
     from headscope.training.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from headscope.training.callbacks.heads import HeadWatch as HeadWatch
@@ -48,6 +49,7 @@ MODULES = {
     "data.generated": "Repeats Modular Names",
     "analysis.head_types": "Thresholds",
     "trained": "TrainedModel",
+    "trained.history": "history",
     "conversion.export": "export_huggingface",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",

@@ -126,8 +126,10 @@ def ablated_logits(loaded, text):
     [
         lambda loaded, text: loaded.logits(loaded.tokens(text)).tolist(),
         lambda loaded, text: loaded.read([text, text]).logits.tolist(),
-        lambda loaded, text: loaded.deciders(text),
-        lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]),
+        lambda loaded, text: loaded.loss(text).tolist(),
+        lambda loaded, text: loaded.predictions(text).to_csv(),
+        lambda loaded, text: loaded.deciders(text).to_csv(),
+        lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]).to_csv(),
         ablated_logits,
     ],
 )
@@ -158,8 +160,10 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by, off):
     """Also while other heads are switched off."""
     with loaded.ablate(off):
         model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
-        rows = loaded.deciders(TEXT, -2, by=by)
-        assert rows == reading.deciders(-2, by=by) == sorted(rows, key=lambda row: row["without"])
+        rows = loaded.deciders(TEXT, -2, by=by).to_dict("records")
+        assert (
+            rows == reading.decider_rows(-2, by=by) == sorted(rows, key=lambda row: row["without"])
+        )
         likely = reading.logits[-2].softmax(-1)
         probability, token = likely.max(-1)
 

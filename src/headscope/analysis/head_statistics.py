@@ -31,7 +31,7 @@ MIN_QUERIES = 8
 many queries see such a token. With fewer, a head would get the name by chance."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadStatistics:
     """Statistics of all heads of a model.
 
@@ -53,6 +53,10 @@ class HeadStatistics:
     tokens: int
     source: str
     unjudged: list[str]
+
+    def __repr__(self) -> str:
+        texts = f"{self.windows} x {self.tokens} tokens of {self.source}"
+        return f"<HeadStatistics: {len(self.metrics)} metrics of {len(self.heads)} heads, {texts}>"
 
     @property
     def heads(self) -> list[str]:

@@ -52,8 +52,9 @@ def analyze(
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.patching import patch_texts
     from headscope.show.report.console import print_report
-    from headscope.show.report.inputs import ReportInput, measure_ablation
+    from headscope.show.report.inputs import ReportInput
     from headscope.show.report.write import write_report
+    from headscope.trained.ablations import measure_ablation
     from headscope.trained.evaluation import validation_text
 
     if tensorboard:  # needs the package tensorboard
@@ -79,9 +80,9 @@ def analyze(
             note(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
     removal = None
     if ablation or gradients:
-        options: Any = {"removes": ablation, "gradients": gradients, "length": length}
-        options["windows"] = ablation_windows
-        removal = partial(measure_ablation, loaded, validation(), replace_by, **options)
+        options: Any = {"removes": ablation, "gradients": gradients, "replace_by": replace_by}
+        options |= {"windows": ablation_windows, "text": validation()}
+        removal = partial(measure_ablation, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     named = build_part(thresholds, "thresholds")
