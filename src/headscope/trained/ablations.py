@@ -73,7 +73,8 @@ def measure_ablation(
     track: Track = iter,
 ) -> AblationResult:
     """Measure the effect of removing each head on `windows` windows of the validation text, with
-    `length` predicted tokens each, by default `block_size`. `replace_by` says what replaces the output of a head.
+    `length` predicted tokens each, by default `block_size`. `replace_by` says what replaces the
+    output of a removed head.
 
     `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which is
     faster. Raises UserError if no token of the windows counts, or if the loss is not finite.

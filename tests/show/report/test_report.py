@@ -4,7 +4,7 @@ files of a report."""
 import base64
 import csv
 import json
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -306,9 +306,8 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     assert found["labels"] == list("We·the")
     assert [step["step"] for step in found["steps"]] == [0, 3, 7]
     removed = [step["metrics"].get("loss_change") for step in found["steps"]]
-    changes = [float(row["loss_change"]) for row in rows_of(report / "heads.csv")]
-    assert removed[:2] == [None, None]  # measured for the checkpoint of the report only
-    assert removed[2] == pytest.approx(changes, rel=1e-4)
+    changes = column(rows_of(report / "history.csv"), "loss_change").tolist()
+    assert [*chain(*removed)] == pytest.approx(changes, rel=1e-4)
     page = (report / "attention.html").read_text()
     for key in (key for step in found["steps"] for key in step["parts"]):
         assert base64.b64encode(ask("part", key=key).body).decode() in page
