@@ -3,7 +3,7 @@
 Shapes: L layers, H heads per layer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
-def data_frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> "DataFrame":
-    """The rows as a DataFrame. `columns` are needed if there may be no rows."""
+def data_frame(data: Any, columns: Sequence[str] | None = None) -> "DataFrame":
+    """A DataFrame of rows, or of columns by name. `columns` are needed if there may be no rows."""
     from pandas import DataFrame  # takes 0.3 s
 
-    return DataFrame([*rows], columns=[*columns] or None)
+    return DataFrame(data, columns=columns)
 
 
 def per_head(metrics: Mapping[str, Tensor], types: Sequence[str] = ()) -> Rows:

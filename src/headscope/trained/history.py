@@ -1,7 +1,6 @@
 """One table of what happened during training: the metrics of all heads at each kept step, and the
 losses."""
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +28,8 @@ def history(runs: Runs, *, ablation: bool = False, device: str = "cpu") -> "Data
       report. If the run has kept none, those of its best checkpoint.
     - With `ablation`, also the metrics of `TrainedModel.ablations`, such as `loss_change`: since
       when is a head necessary? This takes seconds per step.
-    - For the whole model, what the run logged, such as `train/loss` and `val/loss`. Here, layer and
-      head are NA.
+    - For the whole model, what the run logged for TensorBoard, such as `train/loss` and `val/loss`.
+      Here, layer and head are NA.
 
     Raises UserError if a folder is not a run, or if a checkpoint or its text cannot be read.
     """
@@ -57,24 +56,16 @@ def run_rows(run: Path, ablation: bool, device: str) -> Rows:
             metrics = metrics | measure_ablation(loaded, text).metrics
         seed = loaded.config.seed
         rows += [{"seed": seed, "step": loaded.step, **row} for row in per_metric(metrics)]
-    return rows + [{"seed": seed, **row} for row in logged(run)]
+    logs = run / "tensorboard"
+    return rows + [{"seed": seed, **row} for row in (logged(logs) if logs.is_dir() else [])]
 
 
-def logged(run: Path) -> Rows:
-    """What a run logged in the groups LOSSES: for TensorBoard or, without it, as CSV."""
-    if (run / "tensorboard").is_dir():
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def logged(logs: Path) -> Rows:
+    """The scalars in a folder of TensorBoard's event files, in the groups LOSSES."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        few: Any = {"scalars": 0, "tensors": 1, "images": 1, "histograms": 1}  # 0 is all
-        events = EventAccumulator(str(run / "tensorboard"), size_guidance=few).Reload()
-        tags = [tag for tag in events.Tags()["scalars"] if tag.startswith(LOSSES)]
-        every = [(tag, event) for tag in tags for event in events.Scalars(tag)]
-        return [{"step": event.step, "metric": tag, "value": event.value} for tag, event in every]
-    rows: Rows = []
-    for file in sorted(run.glob("csv/version_*/metrics.csv")):
-        with file.open(encoding="utf-8") as lines:
-            for row in csv.DictReader(lines):
-                values = [(name, row[name]) for name in row if name.startswith(LOSSES)]
-                step = int(row["step"])
-                rows += [{"step": step, "metric": n, "value": float(v)} for n, v in values if v]
-    return rows
+    few: Any = {"scalars": 0, "tensors": 1, "images": 1, "histograms": 1}  # 0 is all
+    events = EventAccumulator(str(logs), size_guidance=few).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith(LOSSES)]
+    every = [(tag, event) for tag in tags for event in events.Scalars(tag)]
+    return [{"step": event.step, "metric": tag, "value": event.value} for tag, event in every]

@@ -127,20 +127,17 @@ class TrainedModel:
         `top_1`, `probability_1`, and so on. Raises UserError as `logits` does."""
         reading = self.read(self._batch(text)[0].tolist())
         probabilities = reading.logits.softmax(dim=-1)[:, : self.tokenizer.vocab_size].cpu()
-        count = min(whole_number(count, "count", 0), probabilities.size(1))
-        of_next = probabilities[range(len(reading.tokens) - 1), reading.tokens[1:].cpu()]
-        rows = []
-        for position, of_all in enumerate(probabilities):
-            is_last = position == len(of_next)
-            row: dict[str, Any] = {"position": position, "token": reading.labels[position]}
-            row["next_token"] = None if is_last else reading.labels[position + 1]
-            row["probability"] = torch.nan if is_last else float(of_next[position])
-            pairs = zip(*(each.tolist() for each in of_all.topk(count)), strict=True)
-            for place, (probability, token) in enumerate(pairs, start=1):
-                row[f"top_{place}"] = self.tokenizer.label(token)
-                row[f"probability_{place}"] = probability
-            rows.append(row)
-        return data_frame(rows)
+        following = zip(probabilities, reading.tokens[1:].tolist(), strict=False)
+        columns = {
+            "token": reading.labels,
+            "next_token": [*reading.labels[1:], None],
+            "probability": [*(float(of_all[token]) for of_all, token in following), torch.nan],
+        }
+        listed = probabilities.topk(min(whole_number(count, "count", 0), probabilities.size(1)))
+        for place, (values, tokens) in enumerate(zip(*(x.mT for x in listed), strict=True), 1):
+            columns[f"top_{place}"] = [*map(self.tokenizer.label, tokens.tolist())]
+            columns[f"probability_{place}"] = values.tolist()
+        return data_frame(columns).rename_axis("position").reset_index()
 
     def read(
         self, text: Text | Sequence[Text], *, begun: bool = True, gradients: bool = False
