@@ -26,7 +26,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     `key` is the configuration key of `given`, for error messages. Raises UserError if there is no
     such checkpoint.
     """
-    if given is not None and "@" in given and not Path(given).exists():
+    if given is not None and "@" in Path(given).name and not Path(given).exists():
         run, _, step = given.rpartition("@")
         return _find_step(Path(run) if run else newest_run(outputs, key), step, key)
     path = newest_run(outputs, key) if given is None else Path(given)
