@@ -20,6 +20,7 @@ from headscope.show.viewer.snapshot import snapshot, tokens_within
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.hold import Hold
 from headscope.training.callbacks.steps import (
+    MEGABYTE,
     StepCallback,
     data_of,
     evenly_chosen,
@@ -28,8 +29,6 @@ from headscope.training.callbacks.steps import (
 )
 from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
 from headscope.training.module import LanguageModel
-
-MEGABYTE = 10**6
 
 
 class AttentionLog(StepCallback):
