@@ -7,7 +7,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
