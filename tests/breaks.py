@@ -19,6 +19,20 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "headscope"
 
 BREAKS = """
+nn/held.py
+# a checkpoint forgets what is held
+- if place and mask.any():
++ if False:
+> training/callbacks/test_hold.py::test_what_is_held_is_in_the_checkpoint_but_not_in_a_new_run_or_another_tool
+training/callbacks/hold.py
+# frozen weights are not written back
+- view.copy_(kept)
++ kept.copy_(view)
+> training/callbacks/test_hold.py::test_what_is_held_stays_in_the_interval_and_changes_outside
+# a resumed run computes the means again
+- return {"means": self.means} if self.means else {}
++ return {}
+> training/callbacks/test_hold.py::test_a_stopped_run_with_a_hold_continues_bit_by_bit
 training/callbacks/saving.py
 # the default steps have no limit of size
 - min(KEPT, fit)
