@@ -216,33 +216,6 @@ def test_a_step_without_answers_is_refused(script):
     assert "no answer to learn from" in said.err
 
 
-def test_windows_that_cut_a_sum_do_not_count_its_answer(trained):
-    """The loss does not depend on where windows begin. A model that looks only at its own document
-    and knows no absolute positions gives an answer the same probability in every window."""
-    run = trained("model.document_mask=true model/position=rotary data.share=0.9")
-    loaded = headscope.load(run)
-    text = validation_text(build_part(loaded.config.data, "data"), loaded.tokenizer)
-    [sign] = loaded.tokens("=")
-    tokens = torch.tensor(text.tokens[None].astype(int))
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    with torch.no_grad():
-        alone = [
-            float(cross_entropy(loaded.model(inputs[:, t - 3 : t + 1])[0, 3], targets[0, t]))
-            for t in (inputs[0] == sign).nonzero()[:, 0].tolist()
-        ]
-    for size in (5, 7, 32):
-        found = evaluate(loaded.model, text, batch_size=4, block_size=size)
-        kept = [loss for n, loss in enumerate(alone) if (5 * n) // size == (5 * n + 3) // size]
-        assert found["tokens"] == len(kept) > 0
-        assert found["loss_nats_per_token"] == pytest.approx(sum(kept) / len(kept), abs=1e-5)
-    with refused("block_size=3"):
-        evaluate(loaded.model, text, batch_size=4, block_size=3)
-    [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
-    assert "no answer fits" in row["not_possible"]
-    with refused("ablation_windows=4"):
-        measure_ablation(loaded, text, "zero", windows=4, length=3)
-
-
 @pytest.mark.usefixtures("pictures_not_drawn")
 def test_reports_and_texts_count_only_answers(script, trained):
     run = trained("data.share=0.2")
@@ -285,3 +258,9 @@ def test_reports_and_texts_count_only_answers(script, trained):
     assert loaded.needs("L1H0", "ab=c")["all_paths"][0] != 0
     with refused("no answer that counts"):
         loaded.needs("L1H0", "ab")
+    with refused("block_size=3"):
+        evaluate(loaded.model, text, batch_size=4, block_size=3)
+    [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
+    assert "no answer fits" in row["not_possible"]
+    with refused("ablation_windows=4"):
+        measure_ablation(loaded, text, "zero", windows=4, length=3)
