@@ -21,6 +21,7 @@ def assert_one_line(said: Said, *words: str) -> None:
 MISTAKES = {
     "train": [
         ("model.haeds=8", "model.haeds|heads"),
+        ("model.haeds=2,3 -m", "model.haeds|heads"),
         ("max_steps=10", "max_steps|did you mean trainer.max_steps?"),
         ("--max_steps=10", "--max_steps=10| max_steps=10|--help"),
         ("model=gtp", "model=gtp|gpt"),
