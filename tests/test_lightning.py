@@ -19,7 +19,7 @@ from composing import training_config
 from lightning.pytorch.callbacks import LearningRateMonitor
 from many_processes import TINY
 from refusals import refused
-from running import ROOT, events, snapshot_headers, summary
+from running import ROOT, events, scalars, snapshot_headers, summary
 from test_every_pair import pressing_ctrl_c
 
 import headscope
@@ -59,10 +59,6 @@ def plain(tmp_path_factory) -> Path:
     """A finished run, which tests read or copy."""
     with chdir(tmp_path_factory.mktemp("plain")):
         return headscope.train([*FAST, RUN]).folder.absolute()
-
-
-def scalars(run: str | Path, tag: str) -> dict[int, float]:
-    return {event.step: event.value for event in events(run).Scalars(tag)}
 
 
 @pytest.mark.slow

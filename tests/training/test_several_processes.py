@@ -23,7 +23,7 @@ from many_processes import (
     wait_for_end,
     wait_for_steps,
 )
-from running import events, summary
+from running import events, scalars, summary
 
 from headscope.trained.checkpoint import read
 
@@ -76,9 +76,7 @@ def test_several_processes_train_as_one(way, count, alone, script, monkeypatch):
     assert ours["tokens"] == theirs["tokens"]
     assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-6)
     for tag in ("train/loss", "val/loss", "train/lr", "train/grad_norm"):
-        logs = [events(each).Scalars(tag) for each in (run, alone)]
-        one, other = ({event.step: event.value for event in log} for log in logs)
-        assert one == pytest.approx(other, rel=2e-6)
+        assert scalars(run, tag) == pytest.approx(scalars(alone, tag), rel=2e-6)
     for line in ("run  ", "step 9 of 9", "Validating on", "best_val_loss"):
         assert ended.out.count(line) == 1, line
     content = opened(run / "checkpoints" / "best.safetensors")
