@@ -58,6 +58,11 @@ def events(run: str | Path) -> EventAccumulator:
     ).Reload()
 
 
+def scalars(run: str | Path, tag: str) -> dict[int, float]:
+    """The values of a tag that a run logged, by their steps."""
+    return {event.step: event.value for event in events(run).Scalars(tag)}
+
+
 def summary(run: str | Path) -> dict[str, Any]:
     """The summary of a finished run."""
     return json.loads(Path(run, "summary.json").read_text())

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headscope.nn import GPT, Learned, MultiHead
 from headscope.nn.loss import next_token_loss
+from headscope.training.objective import Objective
 
 SMALL = {"vocab_size": 11, "block_size": 10, "embed_dim": 16, "layers": 2, "heads": 4}
 SWITCHES = ("bias", "qkv_bias", "scale_embedding", "tied_head")
@@ -46,6 +47,17 @@ def some_tokens(length: int = 10, batch: int = 2) -> Tensor:
 
 def loss_of(model: GPT, tokens: Tensor) -> Tensor:
     return next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
+
+
+def training_step(
+    model: GPT, tokens: Tensor, *, checkpointing: bool = False, chunk_tokens: int | None = None
+) -> list[Tensor]:
+    """The loss, then the gradient of every parameter."""
+    torch.manual_seed(2)
+    model.train().checkpoint_activations = checkpointing
+    loss = Objective(model, chunk_tokens=chunk_tokens).loss(tokens[:, :-1], tokens[:, 1:])
+    gradients = torch.autograd.grad(loss, [*model.parameters()], materialize_grads=True)
+    return [loss.detach(), *gradients]
 
 
 LENGTH, VOCAB = 24, 60

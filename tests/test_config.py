@@ -1,7 +1,6 @@
 """The laws of conf/: all of it composes and builds, and no mistake in it goes unnoticed."""
 
 import re
-import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -152,20 +151,6 @@ def test_every_file_belongs_to_a_part_or_a_schema():
 def test_a_comparison_of_all_choices_leaves_none_out(option, group):
     compared = " ".join(chosen("compare", option).compare.choices).split()
     assert {f"model/{group}={name}" for name in choices_of(f"model/{group}")} <= set(compared)
-
-
-def test_an_experiment_may_choose_parts_and_a_mistake_in_it_is_refused(tmp_path):
-    conf = Path(shutil.copytree(CONF, tmp_path / "conf"))
-    file = conf / "experiment" / "ours.yaml"
-    chosen = "[override /model/attention: grouped_query, override /model/position: alibi]"
-    file.write_text(f"# @package _global_\ndefaults: {chosen}\nmodel: {{layers: 1}}\n")
-    words = ["model/attention=grouped_query", "model/position=alibi", "model.layers=1"]
-    assert composed("experiment=ours", conf=conf).model == composed(*words).model
-    for mistake in ("sead: 1", "model: {heads: many}", "model: {norm: {a: 1}}"):
-        file.write_text(f"# @package _global_\n{mistake}\n")
-        composed.cache_clear()
-        with pytest.raises(UserError):
-            parse(TrainConfig, composed("experiment=ours", conf=conf))
 
 
 # --- what the values are ---

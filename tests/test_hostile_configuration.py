@@ -193,13 +193,14 @@ def test_other_scripts_name_the_file_that_a_checkpoint_makes_them_read(script):
 
 def test_a_run_with_links_out_of_it_is_not_resumed(script, run):
     Path("victim").mkdir()
-    for name in ("checkpoints", "tensorboard"):
+    for name in ("checkpoints", "tensorboard", "csv"):
         own = Path("outputs/run", name)
+        own.mkdir(exist_ok=True)
         own.rename(f"victim/{name}")
         own.symlink_to(Path("victim", name).resolve())
         before = {file: Path(file).read_bytes() for file in files(Path("victim"))}
-        said = script("train", "resume=outputs/run", "trainer.max_steps=3")
-        said.refused(f"{name} is a symbolic link")
+        more = ["trainer.max_steps=3", "logger=[tensorboard,csv]"]
+        script("train", "resume=outputs/run", *more).refused(f"{name} is a symbolic link")
         assert {file: Path(file).read_bytes() for file in files(Path("victim"))} == before
         own.unlink()
         Path("victim", name).rename(own)

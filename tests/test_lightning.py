@@ -1,6 +1,5 @@
 """Lightning as its users know it, with the examples of the page docs/lightning.md."""
 
-import json
 import re
 import shlex
 import shutil
@@ -20,7 +19,7 @@ from composing import training_config
 from lightning.pytorch.callbacks import LearningRateMonitor
 from many_processes import TINY
 from refusals import refused
-from running import ROOT, events, snapshot_headers, summary
+from running import ROOT, events, scalars, snapshot_headers, summary
 from test_every_pair import pressing_ctrl_c
 
 import headscope
@@ -60,10 +59,6 @@ def plain(tmp_path_factory) -> Path:
     """A finished run, which tests read or copy."""
     with chdir(tmp_path_factory.mktemp("plain")):
         return headscope.train([*FAST, RUN]).folder.absolute()
-
-
-def scalars(run: str | Path, tag: str) -> dict[int, float]:
-    return {event.step: event.value for event in events(run).Scalars(tag)}
 
 
 @pytest.mark.slow
@@ -311,8 +306,6 @@ def test_a_flag_that_headscope_sets_is_refused_with_the_key(given, advice):
 
 MISTAKES = {
     "+trainer.max_epochs=1": "trainer.max_steps",
-    "+callbacks.x._target_=my_callbacks.Nothing": "Nothing",
-    "+callbacks.x._target_=nowhere.Nothing": "nowhere",
     "+callbacks.x._target_=pathlib.Path": "lightning.pytorch.Callback",
     f"{NORMS} +callbacks.norms.ever=1": "ever",
     "+callbacks.x.every=1": "_target_",
@@ -333,12 +326,10 @@ def test_a_mistake_is_refused_before_a_checkpoint_is_written(words, names):
 def test_objects_from_python_are_used():
     monitor = LearningRateMonitor()
     words = [*FAST, "callbacks=plain"]
-    with pytest.raises(headscope.UserError, match="LearningRateMonitor"):
+    with refused("LearningRateMonitor"):
         headscope.train(words, callbacks=[monitor], logger=False)
-    result = headscope.train(["callbacks=plain", *FAST], callbacks=[monitor])
-    assert result.summary["steps"] == 4
+    assert headscope.train(words, callbacks=[monitor]).summary["steps"] == 4
     assert monitor.lrs
-    assert json.loads((result.folder / "summary.json").read_text())["steps"] == 4
 
 
 def of_a_stranger(part: str, key: str, value: Any, *words: str) -> None:
@@ -379,12 +370,3 @@ def test_a_state_of_a_stranger_removes_nothing():
         state = states[name] | paths | {"best_k_models": {file: 99.0}, "best_model_score": 99.0}
         of_a_stranger("training", "callbacks", {name: state}, *best)
         assert Path("mine/a.safetensors").exists()
-
-
-def test_a_run_does_not_follow_links_out_of_its_folder(plain):
-    shutil.copytree(plain, "outputs/run")
-    Path("elsewhere").mkdir()
-    Path("outputs/run/csv").symlink_to(Path("elsewhere").absolute())
-    with refused("csv is a symbolic link"):
-        headscope.train(["resume=outputs/run", "trainer.max_steps=6", "logger=csv"])
-    assert not [*Path("elsewhere").iterdir()]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from many_processes import SCRIPT, TINY
-from running import until
 
 from headscope.stop import SIGNALS, StopSignals
 from headscope.training.run_folder import is_run
@@ -154,16 +153,3 @@ def test_no_handler_is_set_outside_the_main_thread():
     thread.start()
     thread.join()
     assert [signal.getsignal(number) for number in SIGNALS] == before
-
-
-def test_a_killed_preparation_starts_again(speeches):
-    running = start(speeches, before=slow("headscope.data.tokenizer:byte", 30))
-    said_until(running, "in byte")
-    until(lambda: [*Path("data").glob(".*/")], "the folder of the preparation")
-    running.terminate()
-    assert running.wait(timeout=20) == -signal.SIGTERM
-    running = start(speeches)
-    said_until(running, "step 1 of")
-    running.terminate()
-    assert running.wait(timeout=60) == 143
-    assert not [*Path("data").glob(".*/")]

@@ -124,12 +124,6 @@ def test_ctrl_c_saves_the_runs_of_joblib(text, jobs):
     assert ended.out.count("Saved at step") == jobs
 
 
-def test_a_refused_sweep_leaves_no_folder(script):
-    said = script("train", "-m", *SHORT, "model.hads=2,3")
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert not Path("outputs").exists()
-
-
 @pytest.mark.slow
 def test_a_job_at_its_time_limit_saves_and_is_requeued(text):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")

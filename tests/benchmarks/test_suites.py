@@ -48,8 +48,7 @@ def test_every_side_is_measured(suite, script: Script, speeches: Path, monkeypat
     monkeypatch.setattr(sampling, "compile_decoding", lambda model: next(steps)(model))
     words = [f"suite={suite}", *WORDS[suite]]
     words += [f"data.path={speeches}"] if suite not in WITHOUT_RUN else []
-    said = script("benchmark", *words)
-    assert said.code == 0, said.err
+    said = script("benchmark", *words).succeeded()
     made = {path.suffix: path for path in Path("outputs").glob(f"benchmark_{suite}_*/*")}
     assert {path.name for path in Path().iterdir()} - {"data"} == {"outputs"}
     assert {path.stem for path in made.values()} == {"benchmark"}

@@ -42,16 +42,12 @@ def texts_in(types: dict[str, Any], prefix: str = "", group: str = "") -> Iterat
         for each in alternatives(expected):
             if each in (str, list[str]):
                 yield f"{prefix}{name}", each
-            elif each is Part or (group and inner in GROUPS):
-                for target in defaults_in_conf(inner):
+            elif each is Part or name == "callbacks" or (group and inner in GROUPS):
+                for target, own in defaults_in_conf(inner).items():
+                    choice = f"{own['choice']}." if name == "callbacks" else ""
                     keys = keys_of(locate(target), inner).values()
                     inside = {key.name: key.annotation for key in keys}
-                    yield from texts_in(inside, f"{prefix}{name}.", f"{inner}/")
-            elif each == dict[str, Part | None] and name == "callbacks":
-                for target, own in defaults_in_conf(name).items():
-                    keys = keys_of(locate(target), name).values()
-                    inside = {key.name: key.annotation for key in keys}
-                    yield from texts_in(inside, f"{prefix}{name}.{own['choice']}.", f"{name}/")
+                    yield from texts_in(inside, f"{prefix}{name}.{choice}", f"{inner}/")
             elif is_dataclass(each) and isinstance(each, type):
                 yield from texts_in(get_type_hints(each), f"{prefix}{name}.")
 

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+import running
 from running import SMALL, Said, Script
 
 from headscope.cli import comparison
@@ -36,7 +37,7 @@ def rows() -> dict[str, dict[str, str]]:
 
 
 def summary(choice: str, seed: int) -> dict[str, float]:
-    return json.loads((FOLDER / NAMES[choice] / f"seed_{seed}" / "summary.json").read_text())
+    return running.summary(FOLDER / NAMES[choice] / f"seed_{seed}")
 
 
 def failing(error: Exception, *, heads: int):

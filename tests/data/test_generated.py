@@ -159,8 +159,7 @@ def trained(script, tmp_path):
 
     def train(words, *, small=SMALL[1:]):
         words = f"data=modular data.prime=13 tokenizer=char trainer.max_steps=1 {words}"
-        said = script("train", *small, *words.split(), f"hydra.run.dir={tmp_path}/run")
-        assert said.code == 0, said.err
+        script("train", *small, *words.split(), f"hydra.run.dir={tmp_path}/run").succeeded()
         return tmp_path / "run"
 
     return train
@@ -211,36 +210,8 @@ def test_the_losses_of_sums_count_only_answers(
 
 def test_a_step_without_answers_is_refused(script):
     words = "data=modular tokenizer=char model.block_size=3 trainer.batch_size=1"
-    said = script("train", *SMALL[2:], *words.split())
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert "no answer to learn from" in said.err
-
-
-def test_windows_that_cut_a_sum_do_not_count_its_answer(trained):
-    """The loss does not depend on where windows begin. A model that looks only at its own document
-    and knows no absolute positions gives an answer the same probability in every window."""
-    run = trained("model.document_mask=true model/position=rotary data.share=0.9")
-    loaded = headscope.load(run)
-    text = validation_text(build_part(loaded.config.data, "data"), loaded.tokenizer)
-    [sign] = loaded.tokens("=")
-    tokens = torch.tensor(text.tokens[None].astype(int))
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    with torch.no_grad():
-        alone = [
-            float(cross_entropy(loaded.model(inputs[:, t - 3 : t + 1])[0, 3], targets[0, t]))
-            for t in (inputs[0] == sign).nonzero()[:, 0].tolist()
-        ]
-    for size in (5, 7, 32):
-        found = evaluate(loaded.model, text, batch_size=4, block_size=size)
-        kept = [loss for n, loss in enumerate(alone) if (5 * n) // size == (5 * n + 3) // size]
-        assert found["tokens"] == len(kept) > 0
-        assert found["loss_nats_per_token"] == pytest.approx(sum(kept) / len(kept), abs=1e-5)
-    with refused("block_size=3"):
-        evaluate(loaded.model, text, batch_size=4, block_size=3)
-    [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
-    assert "no answer fits" in row["not_possible"]
-    with refused("ablation_windows=4"):
-        measure_ablation(loaded, text, "zero", windows=4, length=3)
+    said = script("train", *SMALL[2:], *words.split()).refused("no answer to learn from")
+    assert said.err.count("\n") == 1
 
 
 @pytest.mark.usefixtures("pictures_not_drawn")
@@ -285,3 +256,9 @@ def test_reports_and_texts_count_only_answers(script, trained):
     assert loaded.needs("L1H0", "ab=c")["all_paths"][0] != 0
     with refused("no answer that counts"):
         loaded.needs("L1H0", "ab")
+    with refused("block_size=3"):
+        evaluate(loaded.model, text, batch_size=4, block_size=3)
+    [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
+    assert "no answer fits" in row["not_possible"]
+    with refused("ablation_windows=4"):
+        measure_ablation(loaded, text, "zero", windows=4, length=3)

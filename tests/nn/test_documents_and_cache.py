@@ -96,8 +96,8 @@ def test_its_room_is_what_the_model_says(attention):
 def test_no_more_is_read_than_the_context_holds():
     model, cache = gpt(), Cache(gpt(), 2)
     model.hidden(some_tokens(7), cache)
-    with pytest.raises(UserError, match=r"11 tokens.*block_size=10"):
-        model.hidden(some_tokens(4), cache)
+    with pytest.raises(UserError, match=r"12 tokens.*block_size=10"):
+        model.hidden(some_tokens(5), cache)
     assert cache.length == 7
 
 

@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 import torch
 from choices import every_pair, every_part, parts
-from small_gpt import fresh, gpt, loss_of, make_gpt, some_tokens, variant
+from small_gpt import fresh, gpt, loss_of, make_gpt, some_tokens, training_step, variant
 
 from headscope.errors import UserError
-from headscope.nn import GPT, LayerNorm, Learned, RMSNorm
+from headscope.nn import LayerNorm, Learned, RMSNorm
 from headscope.nn.capture import capture
 from headscope.nn.ngrams import MULTIPLIER, PRIME
 
@@ -169,21 +169,15 @@ TOKENS = some_tokens()
 TOKENS[:, [4, 7]] = 10  # the end-of-text token
 
 
-def step(model: GPT, *, checkpointing: bool) -> list[torch.Tensor]:
-    """The loss, then the gradient of every parameter."""
-    torch.manual_seed(2)
-    model.train().checkpoint_activations = checkpointing
-    loss, parameters = loss_of(model, TOKENS), [*model.parameters()]
-    return [loss.detach(), *torch.autograd.grad(loss, parameters, materialize_grads=True)]
-
-
 @every_part
 def test_activation_checkpointing_gives_bit_identical_gradients(pair):
     for options in ({"document_mask": True, "end_of_text": 10}, {"dropout": 0.3}):
         model = gpt(**variant(pair), **options)
         for precision in (nullcontext(), torch.autocast("cpu", torch.bfloat16)):
             with precision:
-                stored, recomputed = (step(model, checkpointing=on) for on in (False, True))
+                stored, recomputed = (
+                    training_step(model, TOKENS, checkpointing=on) for on in (False, True)
+                )
             assert all(torch.equal(*both) for both in zip(stored, recomputed, strict=True))
 
 

@@ -126,30 +126,24 @@ def by_complex_numbers(x: Tensor, *, base: float, interleaved: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("base", [10000.0, 50.0])
-def test_a_pair_is_turned_as_a_complex_number_is(base, interleaved):
-    for head_dim in [2, 6, 32]:
-        sizes = {"head_dim": head_dim, "block_size": 40}
-        position = position_of("rotary", **sizes, base=base, interleaved=interleaved)
-        q, k = some(2, 3, 40, head_dim), some(2, 1, 40, head_dim)
-        for ours, plain in zip(position.rotate(q, k), (q, k), strict=True):
-            expected = by_complex_numbers(plain, base=base, interleaved=interleaved)
-            torch.testing.assert_close(ours.double(), expected, rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_in_bf16_only_the_result_is_rounded_however_far_out(autocast):
-    for interleaved in [False, True]:
-        options = {"head_dim": 32, "block_size": 1100, "interleaved": interleaved}
-        model = nn.ModuleList([position_of("rotary", **options)])
-        [position] = model if autocast else model.to(torch.bfloat16)
-        q, k = some(1, 2, 1100, 32).bfloat16(), some(1, 1, 1100, 32).bfloat16()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "autocast"])
+def test_a_pair_is_turned_as_a_complex_number_is_and_only_the_result_is_rounded(
+    precision, interleaved
+):
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    close = {"rtol": 0, "atol": 2e-6} if precision == "fp32" else {"rtol": 2**-8, "atol": 1e-6}
+    for head_dim, base in ((2, 50.0), (6, 10000.0), (32, 10000.0)):
+        options = {"head_dim": head_dim, "base": base, "interleaved": interleaved}
+        position = position_of("rotary", **options, block_size=1100)
+        if precision == "bf16":
+            nn.ModuleList([position]).to(dtype)
+        q, k = (some(2, heads, 1100, head_dim).to(dtype) for heads in (3, 1))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"):
             turned = position.rotate(q, k)
         for ours, plain in zip(turned, (q, k), strict=True):
-            assert ours.dtype == torch.bfloat16
-            expected = by_complex_numbers(plain, base=10000.0, interleaved=interleaved)
-            torch.testing.assert_close(ours.double(), expected, rtol=2**-8, atol=1e-6)
+            assert ours.dtype == dtype
+            expected = by_complex_numbers(plain, base=base, interleaved=interleaved)
+            torch.testing.assert_close(ours.double(), expected, **close)
 
 
 def test_the_penalty_is_the_slope_of_bloom_times_the_distance():

@@ -67,8 +67,7 @@ def test_a_resumed_run_says_what_tensorboard_will_not_show(script, speeches):
     whole = file.read_bytes()
     for steps, content in enumerate((whole + b"half of a record", whole[: len(whole) // 4]), 10):
         file.write_bytes(content)
-        said = script("train", "resume=run", f"trainer.max_steps={steps}")
-        assert said.code == 0, said.err
+        said = script("train", "resume=run", f"trainer.max_steps={steps}").succeeded()
         found = re.findall(r"^TensorBoard will .* steps \d to 9: .*run/tensorboard", said.out, re.M)
         assert len(found) == (len(content) < len(whole))
 

@@ -8,26 +8,16 @@ from unittest.mock import Mock
 import pytest
 import torch
 from choices import EACH, every_part
-from small_gpt import gpt, some_tokens, variant
-from torch import Tensor, nn
+from small_gpt import gpt, some_tokens, training_step, variant
+from torch import nn
 
 from headscope.errors import ran_out_of_memory
-from headscope.nn import GPT, ReluSquared
+from headscope.nn import ReluSquared
 from headscope.nn.loss import bits_per_byte, next_token_loss
 from headscope.training.objective import LOGIT_BYTES, Objective, compile_in_place
 
-BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])
-
-
-def step(
-    model: GPT, *, chunk_tokens: int | None = None, checkpointing: bool = False
-) -> list[Tensor]:
-    """The loss of `BATCH`, then the gradient of every parameter."""
-    torch.manual_seed(2)
-    model.train().checkpoint_activations = checkpointing
-    loss = Objective(model, chunk_tokens=chunk_tokens).loss(*BATCH)
-    parameters = list(model.parameters())
-    return [loss.detach(), *torch.autograd.grad(loss, parameters, materialize_grads=True)]
+TOKENS = some_tokens()
+BATCH = (TOKENS[:, :-1], TOKENS[:, 1:])
 
 
 def test_the_loss_is_the_mean_cross_entropy_in_nats():
@@ -49,9 +39,9 @@ def test_a_chunked_loss_and_its_gradients_equal_the_plain_ones(pair):
     """Covers tied and untied output heads."""
     model = gpt(**variant(pair), dropout=0.2)
     model.logit_cap = 3.0 if EACH.index(pair) % 2 else None
-    plain = step(model)
+    plain = training_step(model, TOKENS)
     for rows, checkpointing in ((1, False), (5, True), (17, False)):
-        chunked = step(model, chunk_tokens=rows, checkpointing=checkpointing)
+        chunked = training_step(model, TOKENS, chunk_tokens=rows, checkpointing=checkpointing)
         torch.testing.assert_close(chunked, plain, rtol=1e-5, atol=1e-6)
 
 
@@ -80,7 +70,7 @@ def test_the_loss_is_compiled_once_and_gives_the_same_gradients(chunk_tokens, ch
     model = gpt(layers=1, activation=ReluSquared).train()
     model.checkpoint_activations = checkpointing
     objective = Objective(model, chunk_tokens=chunk_tokens)
-    plain = step(model, chunk_tokens=chunk_tokens, checkpointing=checkpointing)
+    plain = training_step(model, TOKENS, chunk_tokens=chunk_tokens, checkpointing=checkpointing)
     names = list(model.state_dict())
     torch._dynamo.reset()
     assert compile_in_place(objective, BATCH, nullcontext()) is None

@@ -23,7 +23,7 @@ from many_processes import (
     wait_for_end,
     wait_for_steps,
 )
-from running import events, summary
+from running import events, scalars, summary
 
 from headscope.trained.checkpoint import read
 
@@ -67,8 +67,7 @@ def test_several_processes_train_as_one(way, count, alone, script, monkeypatch):
     if way == "lightning":
         for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "7"}.items():
             monkeypatch.setenv(name, value)
-    ended = train(way, count, *TINY, *STEPS, *words)
-    assert ended.code == 0, ended.err
+    ended = train(way, count, *TINY, *STEPS, *words).succeeded()
     (run,) = Path("outputs").glob("a = b@c_*")
     assert {entry.name for entry in Path("outputs").iterdir()} == {"latest", run.name}
     assert len(list((run / "tensorboard").glob("events.*"))) == 2  # of training and of the summary
@@ -77,9 +76,7 @@ def test_several_processes_train_as_one(way, count, alone, script, monkeypatch):
     assert ours["tokens"] == theirs["tokens"]
     assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-6)
     for tag in ("train/loss", "val/loss", "train/lr", "train/grad_norm"):
-        logs = [events(each).Scalars(tag) for each in (run, alone)]
-        one, other = ({event.step: event.value for event in log} for log in logs)
-        assert one == pytest.approx(other, rel=2e-6)
+        assert scalars(run, tag) == pytest.approx(scalars(alone, tag), rel=2e-6)
     for line in ("run  ", "step 9 of 9", "Validating on", "best_val_loss"):
         assert ended.out.count(line) == 1, line
     content = opened(run / "checkpoints" / "best.safetensors")
@@ -99,8 +96,7 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(tiny, script):
         *("model.dropout=0.1", "callbacks.hold.heads=[L0H1]", "callbacks.hold.by=mean"),
         *("callbacks.hold.from_step=1", "callbacks.hold.until_step=15"),
     ]
-    whole = train("lightning", 2, *tiny, *words, "hydra.run.dir=whole")
-    assert whole.code == 0, whole.err
+    train("lightning", 2, *tiny, *words, "hydra.run.dir=whole").succeeded()
     words += ["callbacks.saving.every_minutes=0", "hydra.run.dir=run"]
     killed = start([*command("lightning", 2), *tiny, *words])
     children = wait_for_steps(killed, 3)
@@ -113,15 +109,13 @@ def test_a_killed_run_is_usable_and_continues_bit_by_bit(tiny, script):
     assert script("sample", "checkpoint=run/checkpoints/step_000003.safetensors").code == 0
     training = read(Path("run/checkpoints/last.safetensors")).data["training"]
     assert len({*training["language_model"]["running_loss"]}) == 2  # of both processes
-    said = train("torchrun", 2, "resume=run")
-    assert said.code == 0, said.err
+    said = train("torchrun", 2, "resume=run").succeeded()
     assert_same_weights("whole", "run")
     logs = [events(each).Scalars("train/loss") for each in ("whole", "run")]
     one, other = ([(event.step, event.value) for event in log] for log in logs)
     assert one == other
 
-    said = train("lightning", 1, "resume=alone")
-    assert said.code == 0, said.err
+    said = train("lightning", 1, "resume=alone").succeeded()
     assert "processes   2 before, 1 now" in said.out
     assert summary("alone")["val_loss"] == pytest.approx(summary("whole")["val_loss"], rel=0.05)
 
@@ -223,6 +217,5 @@ def test_a_run_that_waits_for_another_machine_says_so(script):
     first = start(words, **both)
     assert first.stderr is not None
     assert any("GLOBAL_RANK: 0, MEMBER: 1/2" in line for line in first.stderr)
-    ended = end(first, start(words, **both | {"RANK": "1", "GROUP_RANK": "1"}))
-    assert ended.code == 0, ended.err
+    end(first, start(words, **both | {"RANK": "1", "GROUP_RANK": "1"})).succeeded()
     assert summary("outputs/run")["devices"] == 2

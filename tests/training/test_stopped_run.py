@@ -128,8 +128,7 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(script, speeches):
     Path("outputs/run/summary.json").write_text('{"steps": ')  # damaged, so it counts as missing
     hydra = Path("outputs/run/.hydra")
     before = {file.name: file.read_bytes() for file in hydra.iterdir()}
-    said = script("train", *words)
-    assert said.code == 0, said.err
+    said = script("train", *words).succeeded()
     assert re.search(r"best.safetensors instead, of step \d0", said.out)
     assert_same_weights("outputs/whole", "outputs/run")
     assert {file.name: file.read_bytes() for file in hydra.iterdir()} == before
@@ -174,8 +173,7 @@ def test_a_run_without_a_checkpoint_starts_again(script, speeches, monkeypatch):
     with FileLock(run / ".lock"), pytest.raises(UserError, match="is used by another process"):
         headscope.train([f"resume={run}", "trainer.max_steps=4"])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
-    said = script("train", f"resume={run}", "trainer.max_steps=4")
-    assert said.code == 0, said.err
+    said = script("train", f"resume={run}", "trainer.max_steps=4").succeeded()
     assert re.search(r"\d before, 99 now: the weights will differ in their last bits", said.out)
     assert "the learning rate schedule now covers the new number of steps" in said.out
 

@@ -1,8 +1,6 @@
 """Heads and feed-forward networks that are held in training: what is held stays, and nothing else
 is touched, also over a stop and in what is loaded."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +8,11 @@ import pytest
 import torch
 from attention_layers import attention, every_attention, some_input
 from checkpoint_files import assert_same_weights, opened
-from lightning.pytorch import Callback
+from many_processes import TINY
 from refusals import refused
 from running import snapshot_headers
 from small_gpt import PAIRS, gpt, loss_of, some_tokens, variant
-from torch import Tensor
+from test_every_pair import pressing_ctrl_c
 
 import headscope
 from headscope.analysis.ablation import ablated_heads
@@ -22,41 +20,18 @@ from headscope.analysis.head_outputs import head_outputs
 from headscope.analysis.head_statistics import measure_heads
 from headscope.nn.capture import capture
 from headscope.nn.held import held_heads, held_outputs
+from headscope.training.module import LanguageModel
 
-TINY = [
-    *("tokenizer=byte", "model.block_size=16", "model.embed_dim=16", "model.layers=2"),
-    *("model.heads=2", "trainer.batch_size=8", "trainer.max_steps=12", "trainer.val_every_steps=4"),
-    *("trainer.compile=false", "callbacks=plain", "optimizer.weight_decay=0.3"),
-]
+SHORT = [*TINY, "data=repeats", "data.characters=2000", "trainer.max_steps=12"]
+SHORT += ["trainer.val_every_steps=4", "optimizer.weight_decay=0.3"]
 HOLD = ["callbacks.hold.from_step=3", "callbacks.hold.until_step=9"]
 PARTS = ["callbacks.hold.heads=[L1H1]", "callbacks.hold.feed_forward=[0]"]
 WAYS = ["zero", "mean", "frozen"]
 
 
-@pytest.fixture
-def trained(speeches, tmp_path_factory) -> Any:
-    """Trains a small run in this process. Returns its folder."""
-    store = tmp_path_factory.mktemp("tokens")
-
-    def run(name: str, *words: str, callbacks: Any = (), log: bool = False) -> Path:
-        own = [f"data.path={speeches}", f"store_dir={store}", f"hydra.run.dir={name}"]
-        return headscope.train([*TINY, *own, *words], callbacks=callbacks, logger=log).folder
-
-    return run
-
-
-class Watch(Callback):
-    """Keeps the weights and the held outputs after each step, and stops at one."""
-
-    def __init__(self, stop_at: int = -1) -> None:
-        self.stop_at = stop_at
-        self.weights: dict[int, dict[str, Tensor]] = {}
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
-        state = pl_module.model.state_dict()
-        self.weights[trainer.global_step] = {name: own.clone() for name, own in state.items()}
-        if trainer.global_step == self.stop_at:
-            os.kill(os.getpid(), signal.SIGINT)
+def trained(folder: str, *words: str) -> Path:
+    """The folder of a small run."""
+    return headscope.train([*SHORT, *words, f"hydra.run.dir={folder}"]).folder
 
 
 # --- the model ---
@@ -114,67 +89,61 @@ def test_a_held_head_acts_as_if_it_were_switched_off_and_learns_nothing(pair):
 # --- training ---
 
 
-def test_a_hold_of_nothing_equals_no_hold(trained):
+def test_a_hold_of_nothing_equals_no_hold():
     without = trained("without", "callbacks.hold=null")
     assert_same_weights(trained("nothing", *HOLD), without)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("by", WAYS)
-def test_what_is_held_stays_in_the_interval_and_changes_outside(by, optimizer, trained):
-    watch = Watch()
+def test_what_is_held_stays_in_the_interval_and_changes_outside(by, optimizer):
     words = [*PARTS, *HOLD, f"callbacks.hold.by={by}", f"optimizer={optimizer}"]
-    loaded = headscope.load(trained("run", *words, "optimizer.lr=0.01", callbacks=watch))
-    model, validation = loaded.model, loaded.validation_windows()
-    assert loaded.step > 9
-    assert not any("held" in name for name in model.state_dict())
-    if by != "frozen":
-        held_outputs(model, 1, "attention.out_proj")
-        held_outputs(model, 0, "feed_forward")
+    keep = ["callbacks.saving.keep_steps=[2,3,4,6,9,10]", "optimizer.lr=0.01"]
     outputs, own = {}, {}
-    for step, weights in watch.weights.items():
-        model.load_state_dict(weights)
-        captured = capture(model, validation)
-        outputs[step] = [captured.outputs[1][:, :, 1], captured.fed[0]]
-        views = [*model.attentions[1].own_weights([1]), *model.blocks[0].feed_forward.parameters()]
-        own[step] = torch.cat([view.detach().flatten() for view in views])
+    for file in sorted(trained("run", *words, *keep).glob("checkpoints/step_*")):
+        loaded = headscope.load(file)
+        captured = capture(loaded.model, loaded.validation_windows())
+        outputs[loaded.step] = [captured.outputs[1][:, :, 1], captured.fed[0]]
+        views = loaded.model.attentions[1].own_weights([1])
+        views += loaded.model.blocks[0].feed_forward.parameters()
+        own[loaded.step] = torch.cat([view.detach().flatten() for view in views])
+    assert not any("held" in name for name in loaded.model.state_dict())
     if by == "frozen":
-        assert all(torch.equal(own[step], own[3]) for step in range(3, 10))
+        assert all(torch.equal(own[step], own[3]) for step in (4, 6, 9))
         assert not torch.equal(own[2], own[3])
         assert not torch.equal(own[9], own[10])
         return
     for number, of_3 in enumerate(outputs[3]):
         wanted = of_3.mean(dim=(0, 1)) if by == "mean" else torch.zeros(of_3.size(-1))
-        for step in range(4, 10):
+        for step in (4, 6, 9):
             assert torch.allclose(outputs[step][number], wanted.expand_as(of_3), atol=1e-6), step
         assert outputs[10][number].std(dim=(0, 1)).min() > 0
 
 
 @pytest.mark.parametrize("stop_at", [2, 6, 10])
 @pytest.mark.parametrize("by", WAYS)
-def test_a_stopped_run_with_a_hold_continues_bit_by_bit(by, stop_at, trained):
+def test_a_stopped_run_with_a_hold_continues_bit_by_bit(by, stop_at, monkeypatch):
     words = [*PARTS, *HOLD, f"callbacks.hold.by={by}", "model.dropout=0.1"]
     whole = trained("whole", *words)
+    monkeypatch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=stop_at - 1))
     with pytest.raises(KeyboardInterrupt):
-        trained("run", *words, callbacks=Watch(stop_at))
-    assert opened(Path("run/checkpoints/last.safetensors"))["step"] == stop_at
-    assert_same_weights(headscope.train(["resume=run"], logger=False).folder, whole)
+        trained("run", *words)
+    assert opened("run/checkpoints/last.safetensors")["step"] == stop_at
+    assert_same_weights(headscope.train(["resume=run"]).folder, whole)
 
 
 @pytest.mark.parametrize("by", WAYS)
-def test_a_head_is_marked_while_it_is_held_and_has_no_name_if_its_output_is(by, trained):
+def test_a_head_is_marked_while_it_is_held_and_has_no_name_if_its_output_is(by):
     words = [*PARTS, *HOLD, f"callbacks.hold.by={by}", "callbacks.attention.steps=12"]
     words += ["callbacks.heads.thresholds.even=0.001"]  # so that all other heads have names
-    run = trained(
-        "run", *words, "callbacks=default", "callbacks.samples.max_new_tokens=0", log=True
-    )
-    for header in snapshot_headers(run):
+    trained("run", "callbacks=default", *words, "callbacks.samples.max_new_tokens=0")
+    for header in snapshot_headers("run"):
         held = header["step"] in range(4, 10)
         assert header["held"] == [0, 0, 0, int(held)]
         assert (header["names"][3] == "-") == (held and by != "frozen"), header["step"]
 
 
-def test_what_is_held_is_in_the_checkpoint_but_not_in_a_new_run_or_another_tool(trained, tmp_path):
+def test_what_is_held_is_in_the_checkpoint_but_not_in_a_new_run_or_another_tool(tmp_path):
     folder = trained("run", *PARTS, "callbacks.hold.by=mean")
     loaded = headscope.load(folder / "checkpoints" / "last.safetensors")
     assert held_heads(loaded.model) == [False, False, False, True]
@@ -184,13 +153,12 @@ def test_what_is_held_is_in_the_checkpoint_but_not_in_a_new_run_or_another_tool(
     assert held_heads(new.model) == [False] * 4
 
 
-def test_wrong_words_are_refused_in_one_line(trained):
-    for word, said in {
-        "callbacks.hold.heads=[L5H0]": "L0H0 to L1H1",
-        "callbacks.hold.feed_forward=[2]": "layer 2",
-        "callbacks.hold.until_step=0": "from_step=0",
+def test_wrong_words_are_refused_in_one_line():
+    for words, said in {
+        "heads=[L5H0]": ["L0H0 to L1H1"],
+        "feed_forward=[2]": ["layer 2"],
+        "until_step=0": ["from_step=0"],
+        "heads=[L1H1] callbacks.hold.from_step=12": ["from_step=12", "max_steps=12"],
     }.items():
-        with refused(said):
-            trained("run", word)
-    with refused("from_step=12", "max_steps=12"):
-        trained("run", *PARTS, "callbacks.hold.from_step=12")
+        with refused(*said):
+            trained("run", *f"callbacks.hold.{words}".split())
