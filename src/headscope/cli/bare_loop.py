@@ -22,8 +22,7 @@ def built(config: TrainConfig, folder: Path) -> Run:
 
 
 class BareLoop:
-    """Trains the model of the run that `config` describes, with its batches, optimizer, schedule,
-    gradient clipping and precision."""
+    """Trains the model of `config`, with its batches, optimizer, schedule and precision."""
 
     def __init__(self, config: TrainConfig) -> None:
         with TemporaryDirectory() as folder:

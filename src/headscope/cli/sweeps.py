@@ -40,8 +40,7 @@ from headscope.training.run_folder import ERROR, make_new, remove_unused, shown
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 SWEEP_ID = "HEADSCOPE_SWEEP"
-"""The environment variable with which conf/train.yaml names the folder of a sweep, also in the
-processes that a launcher starts."""
+"""The variable with which conf/train.yaml names the folder of a sweep, also in its processes."""
 
 RESULTS = ("val_loss", "val_bits_per_byte", "train_seconds")
 """The entries of summary.json that are shown for each run."""

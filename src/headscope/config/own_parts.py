@@ -61,8 +61,7 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
 
 
 def parts_words(settings: Mapping[str, Any]) -> list[str]:
-    """The word `parts=...` with which the person names the modules of own parts again, if the plain
-    data of a configuration has any."""
+    """The word `parts=...` that names the modules of own parts in a configuration, if any."""
     names: dict[str, None] = {}
     waiting = [settings]
     for part in waiting:  # grows

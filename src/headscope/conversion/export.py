@@ -158,8 +158,7 @@ def source_files() -> dict[str, str]:
 
 
 def collect(name: str, modules: dict[str, str]) -> None:
-    """Adds the source of the module `name`, without imports from headscope, to `modules`, after the
-    modules that it imports."""
+    """Adds the source of a module, without imports from headscope, after what it imports."""
     source = inspect.getsource(import_module(name))
     for indent, other in OURS.findall(source):
         if not indent and other not in modules:

@@ -31,8 +31,7 @@ def write_checkpoint(output: Path, loaded: TrainedModel) -> None:
 
 
 def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, Any]) -> None:
-    """Writes the new run folder `output` with a checkpoint of these weights and plain data. Raises
-    UserError if it cannot be written."""
+    """Writes the new run folder `output` with a checkpoint of these weights and plain data."""
     with new_folder(output) as folder:
         path = folder / "checkpoints" / "best.safetensors"
         tensors = {f"model.{name}": weight for name, weight in weights.items()}

@@ -126,9 +126,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         """Logits (B, T, V) of the next token after each of `input_ids` (B, T).
 
         `cache` is a cache of transformers, or None; `past_key_values` is its old name.
-        `attention_mask` (B, S) is 0 for padding. With `labels` (B, T), which are usually
-        `input_ids`, also returns the mean cross-entropy of each next token. A label of -100 does
-        not count.
+        `attention_mask` (B, S) is 0 for padding. With `labels` (B, T), usually `input_ids`, also
+        returns the mean cross-entropy of the next tokens. A label of -100 does not count.
         """
         cache = past_key_values if cache is None else cache
         cached = 0 if cache is None else int(cache.get_seq_length())  # a static cache has a tensor

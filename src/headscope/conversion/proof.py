@@ -48,9 +48,8 @@ def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor
 
 @torch.no_grad()
 def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) -> GPT:
-    """A model whose parameters are random numbers: gains and biases too. Logits have a deviation of
-    about 5, and some values in each layer are 8 times as large as others, so that a cap or a clip
-    changes the logits."""
+    """A model with random parameters, also gains and biases. Logits have a deviation of about 5,
+    and some values are 8 times as large as others, so a cap or a clip changes the logits."""
     with WithoutInitialization():
         gpt = build_model(config, vocab_size=vocab_size, end_of_text=end_of_text).eval()
     generator = torch.Generator().manual_seed(0)

@@ -30,8 +30,7 @@ Gather = Callable[[np.ndarray], Tensor]
 """Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
 
 ROUNDS = 4
-"""The number of rounds of `Shuffle`. If `hash_with_key` were perfectly random, two rounds would be
-enough (Luby & Rackoff 1988)."""
+"""Rounds of `Shuffle`. For a perfectly random hash, two would be enough (Luby & Rackoff 1988)."""
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
 HALF = np.uint64(32)
@@ -179,8 +178,7 @@ def do_not_read_ahead(tokens: np.ndarray) -> None:
 
 
 def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> Gather:
-    """Copies the tokens (uint16 or uint32) to `device` once. Returns a function that gathers
-    windows on this device."""
+    """Copies the tokens to `device` once. Returns a function that gathers windows there."""
     bits = 8 * tokens.itemsize
     # As signed integers, because torch cannot index unsigned integers on every device.
     device_tokens = torch.tensor(tokens.view(f"int{bits}"), device=device)

@@ -70,8 +70,7 @@ def sample(texts: Iterable[str], limit: int) -> list[bytes]:
 
 def few_words(texts: list[bytes]) -> list[bytes]:
     """All texts, or every second, or every fourth, and so on, so that their different words have at
-    most `MAX_DISTINCT` bytes. English text is usually kept whole. Random letters, or text without
-    spaces such as Chinese, are not."""
+    most `MAX_DISTINCT` bytes. English is usually kept whole, Chinese is not."""
     # All texts have at most 8 times the different words of an eighth, which is faster to count.
     while 8 * distinct(texts[::8]) > MAX_DISTINCT and distinct(texts) > MAX_DISTINCT:
         texts = texts[::2]

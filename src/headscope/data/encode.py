@@ -32,8 +32,7 @@ class TextBatch:
 
 
 Track = Callable[[Iterator[TextBatch], int | None], Generator[TextBatch, None, None]]
-"""Shows the progress: gets the batches and the size of the whole text in bytes, if it is known, and
-yields the same batches."""
+"""Shows the progress: gets the batches and the size of all text in bytes, and yields them."""
 
 
 @dataclass
@@ -54,8 +53,7 @@ class Count:
 
     @property
     def text_per_token_byte(self) -> float:
-        """The bytes of the text per byte of its tokens: 1 unless the tokenizer loses text. Also 1
-        if no token has bytes."""
+        """Bytes of text per byte of its tokens: 1 unless the tokenizer loses text."""
         return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
 
     def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:

@@ -104,9 +104,8 @@ class Repeats(Generated):
 class Modular(Generated):
     """Addition modulo a prime p (Power 2022): `ab=c` with c = (a + b) mod p, for all p^2 pairs.
 
-    A random `share` of the pairs is for training, and the others for validation; ab and ba are in
-    the same split. A model that has only memorized its pairs fails in validation. Raises UserError
-    if a value is out of range.
+    A random `share` of the pairs is for training, the others for validation; ab and ba are in the
+    same split. A model that only memorizes fails in validation. Raises UserError for wrong values.
     """
 
     name = "modular"

@@ -17,8 +17,7 @@ ROWS = 100
 
 
 class Hub(Corpus):
-    """A dataset from the Hugging Face Hub. Each row is a document: see `Template` for `column` and
-    `template`.
+    """A dataset from the Hugging Face Hub. `Template` explains `column` and `template`.
 
     `train_split` and `validation_split` use the syntax of `datasets`, for example "train[:1%]". If
     `validation_split` is None, every tenth document of `train_split` is held out for validation.

@@ -1,8 +1,7 @@
 """The user's own files as a corpus: text files, and rows of JSON, CSV and Parquet files.
 
 Rows are read one by one, with the readers of Python and pyarrow. Those of the library `datasets`
-make a date of the text "2020-01-01", refuse half of a character, and stop at a key that is not in
-the first megabytes of a file.
+make a date of "2020-01-01", refuse half of a character, and stop at keys that come late.
 """
 
 import codecs
@@ -280,8 +279,7 @@ def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
-    """The rows below the header. A row with another number of fields raises ValueError, because
-    some of its text would be lost."""
+    """The rows below the header. ValueError if one has another number of fields."""
     csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)

@@ -15,8 +15,7 @@ from headscope.errors import UserError, library_errors
 
 
 class TokenizersTokenizer(Tokenizer):
-    """A tokenizer from the text of a `tokenizer.json`, such as WordPiece, Unigram, or a byte-pair
-    encoding.
+    """A tokenizer from the text of a `tokenizer.json`, such as WordPiece, Unigram or BPE.
 
     It encodes like the library, without adding special tokens, and with `encode_special_tokens`: in
     a text, the name of a special token is text, except in Unigram and WordLevel, which encode the

@@ -49,8 +49,7 @@ class Cache:
 
     def append(self, tokens: Tensor) -> Tensor:
         """Writes `tokens` (B, T) to the next free slots. Returns all tokens so far, (B, S). The
-        caller must increase `length` after the forward pass. Raises UserError when there are more
-        than `block_size` tokens."""
+        caller must increase `length` afterwards. Raises UserError for more than `block_size`."""
         end = self.length + tokens.size(1)
         check_length(end, self.block_size)
         self.tokens[:, self.length : end] = tokens

@@ -22,8 +22,7 @@ def check_positive(**values: float | None) -> None:
 
 
 def check_length(tokens: int, block_size: int) -> None:
-    """Checks that there are at most `block_size` tokens. Otherwise, a slice of a mask or a table
-    would silently be too short."""
+    """Checks that there are at most `block_size` tokens. A slice would silently be too short."""
     if tokens > block_size:
         raise UserError(f"{tokens} tokens are more than block_size={block_size}")
 

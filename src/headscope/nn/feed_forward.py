@@ -16,8 +16,7 @@ from headscope.nn.checks import check_positive
 
 
 class Gelu(nn.Module):
-    """GELU (Hendrycks 2016): x times the cumulative distribution function of the standard normal
-    distribution at x."""
+    """GELU (Hendrycks 2016): x times the standard normal distribution function at x."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(x)

@@ -32,8 +32,7 @@ class NGramEmbedding(nn.Module):
 
     def forward(self, x: Tensor, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """Adds to x (B, N, C) the embeddings of the n-grams that end at the last N tokens of
-        `tokens` (B, T). If `documents` (B, T) is given, it has the number of each token's
-        document."""
+        `tokens` (B, T). `documents` (B, T) has the number of each token's document."""
         count = x.size(1)
         newest = slice(-(count + self.ngrams - 1), None)
         tokens = tokens[:, newest]

@@ -17,14 +17,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def upcast_to_float32(x: Tensor) -> Tensor:
-    """Converts x to float32, but leaves float64 unchanged. The two to three decimal digits of bf16
-    are too few for scores and angles."""
+    """Converts x to float32, but leaves float64: the two digits of bf16 are too few for scores."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def no_autocast(x: Tensor) -> torch.autocast:
-    """Turns autocast off inside a `with` block, on the device of x. So matrix products keep the
-    dtype of their inputs."""
+    """Turns autocast off inside a `with` block: matrix products keep the dtype of their inputs."""
     return torch.autocast(x.device.type, enabled=False)
 
 

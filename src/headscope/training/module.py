@@ -131,8 +131,7 @@ class LanguageModel(LightningModule):
         self.running_loss = self.running_loss.to(self.device)
         self.timed = (self.global_step, self.timer.seconds())
         self.set_rates()
-        # Lightning 2.6 loses a step of `self.log` if a run that ended between two validations, and
-        # so with one more, is resumed.
+        # Lightning 2.6 loses a step of `self.log` if a run that ended between validations resumes.
         trainer: Any = self.trainer
         loop, every = trainer.fit_loop.epoch_loop, trainer.val_check_batch
         if loop.restarted_on_last and (every is None or self.global_step % every):

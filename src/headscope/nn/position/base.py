@@ -25,8 +25,7 @@ class Position(nn.Module):
     """
 
     limit: str | None = None
-    """The reason why the `block_size` of a trained model cannot be increased; None if it can be
-    increased."""
+    """Why the `block_size` of a trained model cannot be increased; None if it can."""
 
     def __init__(self, *, embed_dim: int, block_size: int, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -57,8 +56,7 @@ class Position(nn.Module):
         return None
 
     def checked_end(self, embeddings: Tensor, start: int) -> int:
-        """Returns start + T, the position after the last. Raises UserError if it is above
-        `block_size`."""
+        """Returns start + T, the next position. Raises UserError if it is above `block_size`."""
         end = start + embeddings.size(1)
         check_length(end, self.block_size)
         return end
@@ -69,8 +67,7 @@ class Position(nn.Module):
 
 
 class NoPosition(Position):
-    """No position encoding. A causal model still learns some order from the causal mask
-    (Haviv 2022). Parameters: none."""
+    """No position encoding. A causal model still learns order (Haviv 2022). Parameters: none."""
 
 
 def angles(length: int, width: int, base: float) -> Tensor:

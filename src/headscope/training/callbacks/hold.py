@@ -29,7 +29,7 @@ class Hold(Callback):
     - `by="zero"`: their output is zero.
     - `by="mean"`: their output is their mean output at `from_step`, over the windows of the
       validation split on which heads are measured when a run ends.
-    - `by="frozen"`: their own weights stay as they are at `from_step` (see `own_weights`). What
+    - `by="frozen"`: their own weights (see `own_weights`) stay as they are at `from_step`. What
       they read may still change.
 
     With "zero" and "mean", the own weights get a gradient of zero, so only weight decay and
@@ -89,8 +89,7 @@ class Hold(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.active = False
         if self.by == "frozen":
-            # Right after the step: a gradient of zero does not freeze, because of weight decay and
-            # momentum.
+            # A gradient of zero would not freeze, because of weight decay and momentum.
             trainer.optimizers[0].register_step_post_hook(lambda *_: self.write_back())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
