@@ -94,10 +94,9 @@ def made_by_hydra(part: Part, group: str, name: str, **given: Any) -> Any:
         made = built_by_hydra(part, **given)
     except InstantiationException as error:
         cause = error.__cause__ or error
-        if isinstance(cause, ModuleNotFoundError):
-            advice = f"pip install {cause.name or name}"
-            raise UserError(f"{named}: {first_line(cause)}; install it: {advice}") from error
-        raise UserError(f"{named}: {first_line(cause)}") from error
+        missing = isinstance(cause, ModuleNotFoundError)
+        advice = f"; install it: pip install {cause.name or name}" if missing else ""
+        raise UserError(f"{named}: {first_line(cause)}{advice}") from error
     if not isinstance(made, locate(GROUPS[group].base)):
         raise UserError(f"{named} must make a {GROUPS[group].base}")
     return made

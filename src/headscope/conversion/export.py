@@ -142,9 +142,6 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
     )
 
 
-# --- the source of our own class ---
-
-
 def source_files() -> dict[str, str]:
     """The files of our own class, {file name: source}. The sources of `headscope.nn` become one
     file: a second implementation could differ."""
@@ -164,9 +161,6 @@ def collect(name: str, modules: dict[str, str]) -> None:
         if not indent and other not in modules:
             collect(other, modules)
     modules[name] = OURS.sub(lambda match: f"{match[1]}pass\n" if match[1] else "", source)
-
-
-# --- the proof in a new process ---
 
 
 def prove(folder: Path, loaded: TrainedModel, *, own_class: bool) -> tuple[str, str]:

@@ -82,8 +82,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raw = parse_json(folder / "config.json")
     except (OSError, ValueError) as error:
         problem = f"{folder} is not a Hugging Face model: its config.json cannot be read ({error})"
-        advice = "a run of headscope is converted with checkpoint= and to="
-        raise UserError(f"{problem}; {advice}") from None
+        raise UserError(f"{problem}; to convert a run, give checkpoint= and to=") from None
     if not isinstance(raw, dict):
         raise UserError(f"{folder}: config.json is not a JSON object")
     refused = ("quantization_config", "transformers_weights")  # other weights than those there

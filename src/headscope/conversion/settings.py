@@ -51,8 +51,7 @@ def quiet_transformers(key: str) -> Iterator[None]:
     """Inside the `with` block, transformers prints no warnings and no progress bars. Raises
     UserError if transformers, which `key` needs, is not installed."""
     if find_spec("transformers") is None:
-        advice = "pip install 'headscope[huggingface]'"
-        raise UserError(f"{key} needs the package transformers: {advice}")
+        raise UserError(f"{key} needs transformers: pip install 'headscope[huggingface]'")
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

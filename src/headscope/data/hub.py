@@ -86,8 +86,7 @@ class Hub(Corpus):
 
         # For the name of a file format, the library would read the files in the current folder.
         if self.dataset in {module.name for module in iter_modules(packaged_modules.__path__)}:
-            problem = f"data.name={self.dataset} is no dataset, but a loader of files"
-            raise UserError(f"{problem}: use data.path=")
+            raise UserError(f"data.name={self.dataset} is only a loader of files: use data.path=")
         columns = self.template.columns
         try:
             how = {"split": split, "revision": self.revision, "streaming": self.streaming}

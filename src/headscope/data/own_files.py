@@ -140,8 +140,7 @@ class TextFiles(Corpus):
         deduplicate: bool = False,
     ) -> None:
         if not path or LONE_SURROGATE.search(path):
-            kinds = "a file, a folder or a glob, in valid UTF-8"
-            raise UserError(f"data.path={path!a} must name {kinds}")
+            raise UserError(f"data.path={path!a} must name a file, a folder or a glob, in UTF-8")
         self.path = path
         self.characters: int | None = None  # of the only document, when they have been counted
         self.template = Template(column, template)
@@ -167,8 +166,7 @@ class TextFiles(Corpus):
             names = [path] if target.is_file() else glob.glob(path, recursive=True)
             self.files = sorted(file for file in map(Path, names) if file.is_file())
         if not self.files:
-            kinds = "no file, and no folder with UTF-8 text or .parquet files"
-            raise UserError(f"data.path={path} names {kinds}")
+            raise UserError(f"data.path={path} names no file, and no folder with text or rows")
 
     def fingerprint(self) -> str:
         self.characters = None  # the text may have changed

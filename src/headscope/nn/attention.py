@@ -4,6 +4,7 @@ Shapes: B batch, T queries, S keys, C embed_dim, O out_dim, H heads, K kv heads,
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -183,9 +184,8 @@ class MultiHeadAttention(nn.Module):
         if type(self).project is not MultiHeadAttention.project:
             raise UserError(f"{type(self).__name__} does not say which weights belong to a head")
         group = self.heads // self.kv_heads
-        whole = [
-            n for n in range(self.kv_heads) if {*range(n * group, n * group + group)} <= {*heads}
-        ]
+        counts = Counter(head // group for head in heads)
+        whole = [n for n, count in counts.items() if count == group]
         views = []
         for kind in ("weight", "bias") if self.qkv_bias else ("weight",):
             q, k, v = self.projections(kind)

@@ -30,8 +30,7 @@ def check_length(tokens: int, block_size: int) -> None:
 def check_alignment(queries: int, keys: int, block_size: int, start: int = 0) -> None:
     """Checks that there are no more queries than keys, and at most `block_size` positions."""
     if queries > keys:
-        reason = "queries are aligned to the last keys"
-        raise UserError(f"queries ({queries}) must not outnumber keys ({keys}): {reason}")
+        raise UserError(f"{queries} queries, but {keys} keys: queries are aligned to the last keys")
     check_length(start + keys, block_size)
 
 

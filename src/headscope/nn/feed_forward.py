@@ -79,15 +79,8 @@ class FeedForward(nn.Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
-def no_feed_forward(
-    *,
-    embed_dim: int,
-    ff_dim: int | None = None,
-    activation: Callable[[], nn.Module] | None = None,
-    bias: bool = False,
-) -> None:
-    """No feed-forward network: blocks consist of attention only (Elhage 2021). No argument has an
-    effect."""
+def no_feed_forward(*, embed_dim: int, **options: Any) -> None:
+    """No feed-forward network: blocks consist of attention only (Elhage 2021)."""
 
 
 class SwiGLU(nn.Module):

@@ -108,7 +108,8 @@ class GPT(nn.Module):
         self.logit_cap = logit_cap
         self.end_of_text = end_of_text if document_mask else None
         self._initialize()
-        self.ngram_embedding.reset()
+        for table in self.ngram_embedding.parameters():
+            nn.init.zeros_(table)
         if scale_embedding:
             nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
         if tied_head:

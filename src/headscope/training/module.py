@@ -188,8 +188,7 @@ class LanguageModel(LightningModule):
         counted = self.trainer.strategy.reduce(counts.float().mean(), reduce_op="mean")
         if not counted:
             problem = f"step {self.global_step + 1} has no answer to learn from"
-            advice = "raise model.block_size, best to the length of two documents or more"
-            raise UserError(f"{problem}: {advice}")
+            raise UserError(f"{problem}: raise model.block_size, best to two documents or more")
         return counted
 
     def compile_objective(self, batch: tuple[Tensor, Tensor]) -> None:

@@ -29,8 +29,6 @@ from headscope.training.callbacks.steps import (
 from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
 from headscope.training.module import LanguageModel
 
-MEGABYTE = 10**6
-
 
 class AttentionLog(StepCallback):
     """Logs to TensorBoard:
@@ -53,8 +51,8 @@ class AttentionLog(StepCallback):
         run_megabytes: NonNegative = 200.0,
     ) -> None:
         self.text, self.steps, self.images = text, steps, images
-        self.step_bytes = int(step_megabytes * MEGABYTE)
-        self.run_bytes = int(run_megabytes * MEGABYTE)
+        self.step_bytes = int(step_megabytes * 1e6)
+        self.run_bytes = int(run_megabytes * 1e6)
         self.snapshot_steps: set[int] = set()
         self.image_steps: set[int] = set()
         self.logged_bytes = 0
@@ -80,8 +78,7 @@ class AttentionLog(StepCallback):
         passage = first_passage(data.store.validation, model.block_size)
         tokens = passage if text is None else self.tokenizer.encode_prompt(text)
         if not tokens:
-            problem = "callbacks.attention.text= is empty"
-            raise UserError(f"{problem}: give a text, or null for the corpus's")
+            raise UserError("callbacks.attention.text= is empty: give a text, or null for its own")
         self.tokens, self.text_tokens = tokens[: model.block_size], len(tokens)
         if self.steps:
             self.vocabulary = self.tokenizer.vocabulary_labels()

@@ -47,8 +47,7 @@ class Hold(Callback):
         by: Literal["zero", "mean", "frozen"] = "zero",
     ) -> None:
         if until_step is not None and until_step <= from_step:
-            problem = f"until_step={until_step} must be larger than from_step={from_step}"
-            raise UserError(f"{problem}, or null for the end of training")
+            raise UserError(f"until_step={until_step} must be above from_step={from_step}, or null")
         self.heads, self.feed_forward, self.by = sorted({*heads}), sorted({*feed_forward}), by
         self.from_step, self.until_step = from_step, until_step or math.inf
         self.active = False

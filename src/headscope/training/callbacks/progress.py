@@ -57,12 +57,11 @@ class ProgressReport(ProgressBar):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         step = trainer.global_step
+        due = step == 1 or step % self.print_every_steps == 0
         if self.bar or self.cell:
-            now = time.perf_counter()
-            if now - self.refreshed > REFRESH_SECONDS:
-                self.refreshed = now
-                self._draw(trainer, pl_module)
-        elif step == 1 or step % self.print_every_steps == 0:
+            due = time.perf_counter() - self.refreshed > REFRESH_SECONDS
+        if due:
+            self.refreshed = time.perf_counter()
             self._draw(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
