@@ -120,7 +120,7 @@ def assert_mistakes_are_refused(group: str, option: str, composition: DictConfig
     with pytest.raises(UserError, match=rf"{place}\.misspelt: "):
         checked(data | {"misspelt": 1})
     for name in data.keys() - {"devices", "_target_"}:
-        wrong = [3 if isinstance(data[name], list | dict) else [1], {"a": 1}]
+        wrong = [3 if isinstance(data[name], list | dict) else [[]], {"a": 1}]
         for value in [*wrong, "many"] if isinstance(data[name], int | float) else wrong:
             with pytest.raises(UserError, match=re.escape(f"{place}.{name}")):
                 checked(data | {name: value})

@@ -83,7 +83,8 @@ ADAPTER = "headscope.conversion.transformer_lens"
 
 
 def test_libraries_are_imported_only_where_they_are_needed():
-    to_use_a_model = {*modules(*MODEL, "conversion")} - {"headscope.data.module"}
+    others = {"headscope.data.module", "headscope.trained.history"}
+    to_use_a_model = {*modules(*MODEL, "conversion")} - others
     start_of_tensorboard = modules("show.viewer", "show.tensorboard")
     for parts, unwanted in [(to_use_a_model, LOGGING), (start_of_tensorboard, HEAVY)]:
         for module in parts:

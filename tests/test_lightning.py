@@ -116,18 +116,22 @@ def test_a_plain_trainer_resumes_as_lightning_does(tmp_path):
     sizes = {"embed_dim": 8, "layers": 1, "heads": 1, "block_size": 8}
     quiet = ("logger", "enable_progress_bar", "enable_model_summary")
 
-    def fit(steps: int, folder: str, resume: str | None = None) -> LanguageModel:
+    def arguments() -> dict[str, Any]:
         torch.manual_seed(1)
         model = headscope.GPT(vocab_size=store.tokenizer.vocab_size, **sizes)
-        module = headscope.LanguageModel(
-            model, store.tokenizer, optimizer=lambda each: torch.optim.Adam(each.parameters())
-        )
+        adam = lambda each: torch.optim.Adam(each.parameters())  # noqa: E731
+        return {"model": model, "tokenizer": store.tokenizer, "optimizer": adam}
+
+    def fit(steps: int, folder: str, resume: str | None = None) -> LanguageModel:
+        module = headscope.LanguageModel(**arguments())
+        saver = headscope.CheckpointSaver(keep_steps=(2,))
+        held = headscope.Hold(heads=("L0H0",), by="mean", from_step=1)
         trainer = lightning.Trainer(
             max_steps=steps,
             limit_val_batches=2,
             val_check_interval=2,
             check_val_every_n_epoch=None,
-            callbacks=[headscope.CheckpointSaver(keep_steps=(2,)), headscope.EarlyStopping()],
+            callbacks=[saver, held, headscope.EarlyStopping()],
             accelerator="cpu",
             default_root_dir=folder,
             **dict.fromkeys(quiet, False),
@@ -137,12 +141,16 @@ def test_a_plain_trainer_resumes_as_lightning_does(tmp_path):
         assert found.keys() == {"val/loss", "val/bits_per_byte"}
         return module
 
-    whole = fit(5, "whole").model.state_dict()
+    whole = fit(5, "whole").model
     fit(2, "half")
     files = {file.name for file in Path("half/checkpoints").iterdir()}
     assert files == {"last.ckpt", "best.ckpt", "step_000002.ckpt"}
-    resumed = fit(5, "more", "half/checkpoints/last.ckpt").model.state_dict()
-    torch.testing.assert_close(resumed, whole, rtol=0, atol=0)
+    resumed = fit(5, "more", "half/checkpoints/last.ckpt").model
+    torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
+    loaded = LanguageModel.load_from_checkpoint("whole/checkpoints/last.ckpt", **arguments())
+    tokens = torch.arange(8)
+    torch.testing.assert_close(loaded.model(tokens), whole.eval()(tokens), rtol=0, atol=0)
+    assert whole.attentions[0].out_proj.held.values.any()
 
 
 def test_rates_and_steps_are_right_also_after_a_resume():

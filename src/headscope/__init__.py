@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headscope.nn import *  # noqa: F403
     from headscope.show.report.roles import align as align
     from headscope.trained import TrainedModel as TrainedModel
+    from headscope.trained.history import history as history
     from headscope.training.callbacks.attention import AttentionLog as AttentionLog
     from headscope.training.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from headscope.training.callbacks.heads import HeadWatch as HeadWatch
@@ -51,6 +52,7 @@ MODULES = {
     "analysis.head_types": "Thresholds",
     "trained": "TrainedModel",
     "show.report.roles": "align",
+    "trained.history": "history",
     "conversion.export": "export_huggingface",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",
@@ -88,6 +90,7 @@ def __dir__() -> list[str]:
 def load(
     path: str | Path | None = None,
     *,
+    step: int | None = None,
     device: str = "cpu",
     parts: str | Path | list[str] | None = None,
 ) -> "TrainedModel":
@@ -95,8 +98,9 @@ def load(
 
     `path` is a checkpoint file, a run folder (its best.safetensors), or the folder of a Hugging
     Face model, which the package transformers opens. By default, it is the newest finished run in
-    outputs/. `parts` are the Python files or modules that define the model's own parts, if it has
-    any; code that only a checkpoint names is never executed.
+    outputs/. `step` is a step that the run has kept: `load("run", step=300)` is `load("run@300")`,
+    and `steps` of the result lists them. `parts` are the Python files or modules that define the
+    model's own parts, if it has any; code that only a checkpoint names is never executed.
 
     Raises UserError if there is no checkpoint of headscope, if parts, transformers or the device
     are missing, or if headscope does not compute the same logits as the Hugging Face model.
@@ -107,10 +111,12 @@ def load(
     from headscope.trained import checkpoint
 
     load_parts(parts if parts is None or isinstance(parts, list) else str(parts))
-    if path is None or not checkpoint.is_model_folder(Path(path)):
-        found = checkpoint.find(None if path is None else str(path))
-        return trained.load(found, device=device)
+    given = None if path is None else str(path)
+    if step is not None:
+        given = f"{given or ''}@{step}"
+    if given is None or not checkpoint.is_model_folder(Path(given)):
+        return trained.load(checkpoint.find(given), device=device)
     chosen = checkpoint.pick_device(str(device))
-    loaded = load_folder(Path(path))
+    loaded = load_folder(Path(given))
     loaded.model.to(chosen)
     return loaded

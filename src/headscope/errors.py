@@ -1,6 +1,7 @@
 """The error type for mistakes of the user, and texts of errors."""
 
 import json
+import operator
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,18 @@ class UserError(ValueError):
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows instead of a traceback."""
         return [f"Error: {self}"]
+
+
+def whole_number(value: Any, name: str, smallest: int | None = None) -> int:
+    """An argument of a public function as an int. Raises UserError if it is no whole number, or
+    smaller than `smallest`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UserError(f"{name}={value!r} must be a whole number") from None
+    if smallest is not None and number < smallest:
+        raise UserError(f"{name}={number} must be at least {smallest}")
+    return number
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -179,12 +179,12 @@ def test_path_patching_equals_three_passes_with_hooks(model):
 def test_needs_are_changes_of_the_loss_or_of_a_metric(tmp_path):
     saved(tmp_path, "model=gpt2 model.layers=3")
     loaded = headscope.load(tmp_path / "best.safetensors")
-    changes = [abs(row["all_paths"]) for row in loaded.needs("L2H1", "We the p")]
+    changes = loaded.needs("L2H1", "We the p")["all_paths"].abs().tolist()
     assert len(changes) == 8
     assert changes == sorted(changes, reverse=True)
     same = loaded.needs("L2H1", "We the p", corrupted="We the p")
-    assert all(abs(row["all_paths"]) < 1e-5 for row in same)
-    assert loaded.needs("L0H1", "We the p") == []
+    assert same["all_paths"].abs().max() < 1e-5
+    assert loaded.needs("L0H1", "We the p")["all_paths"].tolist() == []
     # With a document mask, a query sees the first token of its own document.
     saved(tmp_path, "model.document_mask=true model.layers=3")
     masked = headscope.load(tmp_path / "best.safetensors")
@@ -195,7 +195,7 @@ def test_needs_are_changes_of_the_loss_or_of_a_metric(tmp_path):
 
     batch = torch.tensor([tokens])
     before, after = patch_paths(masked.model, batch, (2, 1), first_of_document)
-    for row in masked.needs("L2H1", tokens, metric="first"):
+    for row in masked.needs("L2H1", tokens, metric="first").to_dict("records"):
         expected = float(after["all"][parse_head(row["head"], masked.model)]) - before
         assert row["all_paths"] == pytest.approx(expected, abs=1e-6)
         assert abs(row["v_path"]) < 1e-6  # values do not change weights

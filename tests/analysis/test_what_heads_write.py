@@ -11,6 +11,7 @@ from conversion.models import CHOICES, saved
 from refusals import refused
 from torch import nn
 
+import headscope
 from headscope.analysis import activations as module
 from headscope.analysis.head_statistics import measure_heads
 from headscope.nn.capture import capture
@@ -106,6 +107,20 @@ def test_what_cannot_be_read_written_or_ablated_is_refused(gpt2):
         ("position=-9", lambda: gpt2.deciders(TEXT, -9)),
         ("token='ab'", lambda: gpt2.deciders(TEXT, token="ab")),
         ("by='half'", lambda: gpt2.deciders(TEXT, by="half")),
+        ("position='x'", lambda: gpt2.deciders(TEXT, "x")),
+        ("query=1.5", lambda: gpt2.why("L1H0", TEXT, 1.5)),
+        ("text=None", lambda: gpt2.read(None)),
+        ("text=3.2", lambda: gpt2.loss(3.2)),
+        ("count='x'", lambda: gpt2.predictions(TEXT, count="x")),
+        ("count=-1", lambda: reading.writes("L0H0", count=-1)),
+        ("windows=1", lambda: gpt2.ablations(windows=1)),
+        ("by='half'", lambda: gpt2.ablations(by="half")),
+        ("seed='x'", lambda: gpt2.generate(TEXT, seed="x")),
+        ("temperature='x'", lambda: gpt2.generate(TEXT, do_sample=True, temperature="x")),
+        ("part='x'", lambda: reading.gradient(reading.logits[0, 0], "x")),
+        ("heads=5", lambda: gpt2.ablate(5).__enter__()),
+        ("5: this model has no such head", lambda: gpt2.needs(5, TEXT)),
+        ("@1.5: there is no", lambda: headscope.load(gpt2.path, step=1.5)),
         ("L2H0", lambda: reading.writes("L2H0")),
         ("heads='L0H0'", lambda: gpt2.ablate("L0H0").__enter__()),
         ("L0H9", lambda: gpt2.ablate(["L0H9"]).__enter__()),
@@ -114,6 +129,20 @@ def test_what_cannot_be_read_written_or_ablated_is_refused(gpt2):
     ]:
         with refused(message):
             call()
+
+
+def test_losses_and_predictions_are_those_of_the_logits(loaded):
+    tokens, likely = loaded.tokens(TEXT), loaded.logits(TEXT).log_softmax(-1)
+    close(loaded.loss(TEXT), -likely[range(len(TEXT) - 1), tokens[1:]])
+    table, best = loaded.predictions(TEXT, count=2), likely.exp().topk(2)
+    assert table["next_token"][:-1].tolist() == loaded.tokenizer.labels(tokens)[1:]
+    close(torch.tensor(table["probability"][:-1]), loaded.loss(TEXT).neg().exp().double())
+    for place in range(2):
+        labels = [*map(loaded.tokenizer.label, best.indices[:, place].tolist())]
+        assert table[f"top_{place + 1}"].tolist() == labels
+        close(torch.tensor(table[f"probability_{place + 1}"]), best.values[:, place].double())
+    shown = [repr(each) for each in (loaded, loaded.read(TEXT), loaded.read(TEXT).predictions())]
+    assert max(map(len, shown)) < 300
 
 
 def ablated_logits(loaded, text):
@@ -126,8 +155,10 @@ def ablated_logits(loaded, text):
     [
         lambda loaded, text: loaded.logits(loaded.tokens(text)).tolist(),
         lambda loaded, text: loaded.read([text, text]).logits.tolist(),
-        lambda loaded, text: loaded.deciders(text),
-        lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]),
+        lambda loaded, text: loaded.loss(text).tolist(),
+        lambda loaded, text: loaded.predictions(text).to_csv(),
+        lambda loaded, text: loaded.deciders(text).to_csv(),
+        lambda loaded, text: loaded.needs("L1H0", text, corrupted=text[::-1]).to_csv(),
         ablated_logits,
     ],
 )
@@ -158,8 +189,10 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by, off):
     """Also while other heads are switched off."""
     with loaded.ablate(off):
         model, tokens, reading = loaded.model, tokens_of(loaded), loaded.read(TEXT)
-        rows = loaded.deciders(TEXT, -2, by=by)
-        assert rows == reading.deciders(-2, by=by) == sorted(rows, key=lambda row: row["without"])
+        rows = loaded.deciders(TEXT, -2, by=by).to_dict("records")
+        assert (
+            rows == reading.decider_rows(-2, by=by) == sorted(rows, key=lambda row: row["without"])
+        )
         likely = reading.logits[-2].softmax(-1)
         probability, token = likely.max(-1)
 

@@ -103,7 +103,7 @@ def test_every_pair_is_what_attention_computes_from_it(reading):
 
 def check(why, names, expected):
     """The table has these numbers, for each pair of names. Parts that are left out have none."""
-    values = {(first, second): value for first, second, value in map(dict.values, why.table())}
+    values = {(first, second): value for first, second, value in map(dict.values, why.rows())}
     assert values.keys() <= {*names}
     found = [values.get(pair, 0.0) for pair in names]
     assert found == pytest.approx(expected.tolist(), abs=1e-5)
@@ -179,7 +179,7 @@ def test_the_pair_of_a_circuit_built_by_hand_comes_first(by_query, by_key, head,
         matrix[:VOCAB, part] = 10 * torch.eye(VOCAB)
     reading = Reading(model, torch.arange(9).repeat(2), byte([]))
     for why in (reading.why(head, 15), reading.why(head)):
-        *first, value = why.table()[0].values()
+        *first, value = why.table().iloc[0]
         assert first == pair
         assert value == pytest.approx(why.total, rel=0.05)
 

@@ -23,7 +23,7 @@ from headscope.data.windows import spread_windows
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.models import Models
 from headscope.show.explore.protocol import parse_request
-from headscope.show.report.inputs import measure_ablation
+from headscope.trained.ablations import measure_ablation
 from headscope.trained.evaluation import evaluate, evaluate_lengths, validation_text
 
 
@@ -279,6 +279,9 @@ def test_reports_and_texts_count_only_answers(script, trained):
         expected = pytest.approx(sum(each) / len(each), abs=1e-5) if each else None
         assert explorer.read(parse_request("read", {"text": own}))["loss"] == expected
         assert loaded.read(own).loss() == expected
-    assert loaded.needs("L1H0", "ab=c")[0]["all_paths"] != 0
+        counted = loaded.loss(own)
+        assert [*counted.isfinite().nonzero()[:, 0]] == places
+        assert expected == (counted.nanmean() if each else None)
+    assert loaded.needs("L1H0", "ab=c")["all_paths"][0] != 0
     with refused("no answer that counts"):
         loaded.needs("L1H0", "ab")

@@ -17,7 +17,7 @@ from torch import Tensor
 from headscope.analysis.direct_effects import fold_into, norm_scale
 from headscope.analysis.head_outputs import output_bias, output_matrices
 from headscope.data.tokenizer import Tokenizer
-from headscope.errors import UserError
+from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture
 from headscope.nn.held import held_heads
@@ -198,7 +198,7 @@ class Activations:
     def position(self, position: int, name: str = "position") -> int:
         """A position from 0, or from the end if negative. Raises UserError if there is none."""
         self._check_single()
-        length = len(self.tokens)
+        position, length = whole_number(position, name), len(self.tokens)
         if not -length <= position < length:
             problem = f"{name}={position}: the text has {length} tokens"
             raise UserError(f"{problem}; the last one is -1")

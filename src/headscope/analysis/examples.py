@@ -6,6 +6,7 @@ Shapes: B batch, L layers, H heads, D head_dim, C embed_dim, N windows, T tokens
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from headscope.analysis.head_outputs import output_matrices
 from headscope.analysis.head_statistics import MAX_WEIGHTS_PER_HEAD, visible_in
+from headscope.analysis.rows import Rows
 from headscope.data.labels import visible
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
@@ -113,6 +115,12 @@ def shown_examples(
         [{"measured": measured, "examples": [*map(asdict, of_head)]} for of_head in of_layer]
         for of_layer in found
     ]
+
+
+def example_rows(found: list[list[list[Example]]]) -> Rows:
+    """One row per example, with the query and the key marked in its text."""
+    rows = [{**asdict(one), "text": one.text} for one in chain(*chain(*found))]
+    return [{name: row[name] for name in row if name not in ("labels", "marked")} for row in rows]
 
 
 def strongest_edges(model: GPT, batch: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ MIN_QUERIES = 8
 many queries see such a token. With fewer, a head would get the name by chance."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadStatistics:
     """Statistics of all heads of a model.
 
@@ -57,6 +57,10 @@ class HeadStatistics:
     source: str
     unjudged: list[str]
     descriptions: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        texts = f"{self.windows} x {self.tokens} tokens of {self.source}"
+        return f"<HeadStatistics: {len(self.metrics)} metrics of {len(self.heads)} heads, {texts}>"
 
     @property
     def heads(self) -> list[str]:

@@ -25,6 +25,10 @@ Measure = Callable[[Tensor, Tensor], float]
 WAYS = (*KINDS, "all")
 """The ends of a path: the queries, keys or values of the receiver, or all three."""
 
+COLUMNS = ("head", *(f"{kind}_composition" for kind in KINDS), "random_composition")
+COLUMNS += (*(f"{kind}_path" for kind in KINDS), "all_paths")
+"""The entries of a row of `needs`."""
+
 
 @torch.no_grad()
 def patch_paths(

@@ -9,7 +9,7 @@ from functools import cached_property
 from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor
@@ -22,12 +22,16 @@ from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.repeats import BATCH_SIZE
+from headscope.analysis.rows import data_frame, per_metric
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why, why
-from headscope.errors import UserError
+from headscope.errors import UserError, whole_number
 from headscope.files import write_atomically
 from headscope.nn import Position
 from headscope.show.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 NOTEBOOK_BYTES = 2 * 2**20
 """Like `page.MAX_BYTES`, for pages in a notebook, whose file contains all that it shows."""
@@ -59,6 +63,11 @@ class Reading(Activations):
         windows = self.tokens.view(-1, self.tokens.size(-1)).cpu()
         return measure_heads(self.model, windows, source="this text", kinds=kinds, repeats=repeats)
 
+    def table(self) -> "DataFrame":
+        """The metrics of all heads on this text (see `statistics`): a row for each head and metric,
+        with the columns layer, head, metric and value."""
+        return data_frame(per_metric(self.statistics.metrics))
+
     @property
     def lens(self) -> Tensor:
         """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
@@ -69,13 +78,16 @@ class Reading(Activations):
     def gradient(self, value: Tensor, part: str) -> Tensor:
         """The gradient of the number `value`, such as one of the `logits`, with respect to `part`:
         "residual", "heads" or "feed_forward". It has the shape of this tensor. Needs a reading with
-        `gradients`."""
+        `gradients`. Raises UserError without them, or for another `part`."""
         residual = self.forward_pass.residual
         layers = {
             "residual": residual,
             "heads": self.forward_pass.attended,
             "feed_forward": residual[1:],  # each network is the last term of the block's output
         }
+        if part not in layers or not self.gradients:
+            problem = f"part={part!r}, gradients={self.gradients}"
+            raise UserError(f"{problem}: read with gradients=True, and name {', '.join(layers)}")
         gradients = torch.autograd.grad(
             value, layers[part], retain_graph=True, materialize_grads=True
         )
@@ -141,14 +153,18 @@ class Reading(Activations):
 
     def deciders(
         self, position: int = -1, token: str | int | None = None, *, by: By = "mean"
-    ) -> list[Decider]:
+    ) -> "DataFrame":
         """What decides that `token` follows the token at `position`: for each head and each
         feed-forward network (`part`), the `probability` of the token, and that `without` the part,
         whose output is replaced by its mean over the text or by zero. The part without which the
         token is least likely comes first. The default token is the most likely one.
 
         Raises UserError if there is no such position or token, or for another `by`."""
-        rows = chain.from_iterable(self.deciders_by_layer(position, token, by=by))
+        return data_frame(self.decider_rows(position, token, by=by))
+
+    def decider_rows(self, *args: Any, **options: Any) -> list[Decider]:
+        """The rows of `deciders` as plain data."""
+        rows = chain.from_iterable(self.deciders_by_layer(*args, **options))
         return sorted(rows, key=lambda row: row["without"])
 
     def deciders_by_layer(
@@ -172,7 +188,7 @@ class Reading(Activations):
         pushes = self.pushes(self.heads_at(position)[layer, number], position)
 
         def listed(sign: int) -> list[tuple[str, float]]:
-            most, tokens = (sign * pushes).topk(min(count, len(pushes)))
+            most, tokens = (sign * pushes).topk(min(whole_number(count, "count", 0), len(pushes)))
             pairs = zip(tokens.tolist(), most.tolist(), strict=True)
             return [(self.tokenizer.label(token), sign * value) for token, value in pairs]
 

@@ -20,10 +20,13 @@ from torch import Tensor
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
 from headscope.analysis.head_outputs import output_matrices, parse_head
+from headscope.analysis.rows import Rows, data_frame
 from headscope.errors import UserError
 from headscope.nn import AdditiveAttention, Position, StackedHeads
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from headscope.analysis.reading import Reading
 
 LISTED = 8
@@ -36,7 +39,7 @@ POSITION_BIAS = "position bias"
 """The row of a table for the number that the position encoding adds to a score."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Why:
     """Where the score of a `query` and a `key` comes from, relative to the mean over the keys that
     the query sees. Or, if `query` is None, where the differences of all scores on a text come from.
@@ -54,13 +57,22 @@ class Why:
     pairs: Tensor
     position_bias: float
 
+    def __repr__(self) -> str:
+        edge = "the whole text" if self.query is None else f"query {self.query}, key {self.key}"
+        return f"<Why {self.head}, {edge}: {len(self.parts)} parts, total {self.total:.4g}>"
+
     @property
     def total(self) -> float:
         return float(self.pairs.sum()) + self.position_bias
 
-    def table(self) -> list[dict[str, Any]]:
-        """A row for each pair, the largest number first. If the score has a position bias, this is
-        a row with the names "position bias"."""
+    def table(self) -> "DataFrame":
+        """A row for each pair, the largest number first: `query_part`, `key_part`, and `score` or,
+        for all scores of a text, `share`. If there is a position bias, this is a row with the names
+        "position bias"."""
+        return data_frame(self.rows())
+
+    def rows(self) -> Rows:
+        """The rows of `table` as plain data."""
         name = "share" if self.query is None else "score"
         both = product(self.parts, repeat=2)
         rows = [(*parts, n) for parts, n in zip(both, self.pairs.flatten().tolist(), strict=True)]
@@ -223,7 +235,7 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
         found = queries_and_keys(reading, layer, number)
     except UserError as error:
         return shown | {"problem": str(error)}
-    table = found.why(head, query, key).table()
+    pairs = found.why(head, query, key).rows()
     position, shared = type(reading.model.position), number * attention.kv_heads // attention.heads
     if position.rotate is not Position.rotate or position.bias is not Position.bias:
         units = torch.eye(k.size(-1)).to(k)[None, :, None].expand(-1, -1, len(seen), -1)
@@ -237,6 +249,6 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
         "k": found.k.sum(dim=0)[key].tolist(),
         "scale": found.scale,
         "position_bias": float(found.bias[query, key]),
-        "pairs": [list(row.values()) for row in table[:LISTED]],
-        "total": sum(row["score"] for row in table),
+        "pairs": [list(row.values()) for row in pairs[:LISTED]],
+        "total": sum(row["score"] for row in pairs),
     }

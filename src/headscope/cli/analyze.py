@@ -55,8 +55,9 @@ def analyze(
     from headscope.analysis.own_metrics import own_metrics
     from headscope.analysis.patching import patch_texts
     from headscope.show.report.console import print_report
-    from headscope.show.report.inputs import ReportInput, measure_ablation
+    from headscope.show.report.inputs import ReportInput
     from headscope.show.report.write import write_report
+    from headscope.trained.ablations import measure_ablation
     from headscope.trained.evaluation import validation_text
 
     named = build_part(thresholds, "thresholds")
@@ -70,7 +71,7 @@ def analyze(
         return
     if tensorboard:  # needs the package tensorboard
         from headscope.show.tensorboard.snapshot_events import event_file
-    loaded, history = select(checkpoint, checkpoints or [], device)
+    loaded, history = select(checkpoint, checkpoints, device)
     folder = report_folder(output_dir, loaded.path, "analysis")
     patching = None
     if any(value is not None for value in vars(patch).values()):
@@ -89,9 +90,9 @@ def analyze(
             note(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
     removal = None
     if ablation or gradients:
-        options: Any = {"removes": ablation, "gradients": gradients, "length": length}
-        options["windows"] = ablation_windows
-        removal = partial(measure_ablation, loaded, validation(), replace_by, **options)
+        options: Any = {"removes": ablation, "gradients": gradients, "replace_by": replace_by}
+        options |= {"windows": ablation_windows, "text": validation()}
+        removal = partial(measure_ablation, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     same_windows = text is None and windows is None
@@ -141,23 +142,29 @@ def report_folder(output_dir: str | None, path: Path, name: str) -> Path:
 
 
 def select(
-    checkpoint: str | None, checkpoints: Sequence[str], device: str
+    checkpoint: str | None, checkpoints: Sequence[str] | None, device: str
 ) -> tuple["TrainedModel", list["TrainedModel"]]:
-    """Loads the checkpoint of a report, and those of the same run at other steps, by step. Raises
-    UserError if one cannot be loaded, or is not from the same run, or if two are from one step."""
+    """Loads the checkpoint of a report, and those of the same run at other steps, by step: those of
+    `checkpoints`, by default the kept steps of the run. Raises UserError if one cannot be loaded,
+    or is not from the same run, or if two are from one step."""
     from headscope.trained import load
-    from headscope.trained.checkpoint import find
+    from headscope.trained.checkpoint import find, steps_of
 
-    history = [load(file, device=device) for file in checkpoint_files(checkpoints)]
+    history = [load(file, device=device) for file in checkpoint_files(checkpoints or ())]
     history.sort(key=lambda stored: stored.step)
     newest = history[-1] if history and checkpoint is None else None
     loaded = newest or load(find(checkpoint), device=device)
+    if checkpoints is None:
+        history = [load(file, device=device) for file in steps_of(loaded.path).values()]
+    # best.safetensors may be one of the kept steps.
+    history = [loaded if one.digest == loaded.digest else one for one in history]
     fixed = ("model", "data", "seed", "init_from")  # in all checkpoints of a run
     for one in history:
         same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in fixed)
         if not same or one.tokenizer.state() != loaded.tokenizer.state():
             problem = f"{one.path} and {loaded.path} are not from one run"
-            raise UserError(f"checkpoints= and checkpoint=: {problem}: choose those of one")
+            advice = "choose those of one, or checkpoints=[] for none"
+            raise UserError(f"checkpoints= and checkpoint=: {problem}: {advice}")
     for one, other in pairwise(history):
         if one.step == other.step:
             problem = f"two files are from step {one.step:,}"
@@ -168,13 +175,15 @@ def select(
 def checkpoint_files(paths: Iterable[str]) -> list[Path]:
     """The checkpoint files for all `paths`. A run folder, or its folder `checkpoints`, stands for
     all its kept steps. Raises UserError if there is none."""
+    from headscope.trained.checkpoint import find, steps_of
+
     files: list[Path] = []
     for name in paths:
-        path = Path(name)
-        steps = [*path.glob("checkpoints/step_*.safetensors"), *path.glob("step_*.safetensors")]
-        if not name or (not steps and not path.is_file()):
-            problem = f"checkpoints={name} is no file, and has no kept steps (step_*.safetensors)"
-            advice = "name a file, or a run with callbacks.saving.keep_steps=[0,100,300,850]"
+        folder = name and Path(name).is_dir()
+        steps = [*steps_of(Path(name)).values()] if folder else [find(name, key="checkpoints")]
+        if not steps:
+            problem = f"checkpoints={name} has no kept steps (step_*.safetensors)"
+            advice = "name files, or a run with callbacks.saving.keep_steps=[0,100,300,850]"
             raise UserError(f"{problem}: {advice}")
-        files += sorted(steps) or [path]
+        files += steps
     return files

@@ -101,6 +101,8 @@ class Tokenizer(ABC):
         """The tokens of a text, or token ids as they are. Raises UserError for unknown ones."""
         if isinstance(text, str):
             return self.encode_prompt(text)
+        if isinstance(text, bytes) or not isinstance(text, Iterable):
+            raise UserError(f"text={text!r}: give a text, or a list of token ids")
         return token_ids(text, self.vocab_size)
 
     def only_token(self, text: str | int, *, key: str = "token") -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headscope.nn.gpt import GPT
 
 HELD = ".held."  # in the names of the buffers
-MASK = re.compile(r"blocks\.(\d{1,5})\.(attention\.out_proj|feed_forward)\.held\.mask")
+MASK = re.compile(r"(?:model\.)?blocks\.(\d{1,5})\.(attention\.out_proj|feed_forward)\.held\.mask")
 
 
 class Held(nn.Module):

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import headscope
-from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.deciders import By, Decider
-from headscope.analysis.examples import Example, find_examples
+from headscope.analysis import path_patching
+from headscope.analysis.ablation import Replacement, ablated_heads, halved_heads, mean_outputs
+from headscope.analysis.deciders import By
+from headscope.analysis.examples import example_rows, find_examples
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
 from headscope.analysis.head_types import Thresholds
@@ -30,6 +31,7 @@ from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
+from headscope.analysis.rows import data_frame, per_head
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why
 from headscope.config.parts import Part, build_part
@@ -37,24 +39,31 @@ from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import spread_windows
-from headscope.errors import UserError
+from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.terminal import note
-from headscope.trained.checkpoint import pick_device, read, sources
+from headscope.trained.ablations import ABLATION_WINDOWS, measure_ablation
+from headscope.trained.checkpoint import pick_device, read, sources, steps_of
 from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
-from headscope.trained.evaluation import validation_text
+from headscope.trained.evaluation import ValidationText, validation_text
 from headscope.trained.generation import generate_text, generate_tokens
 from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
 
-MEASURING_SECONDS = 10
-"""After this time, no further checkpoint of a run is measured."""
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MEASURING_SECONDS = 2.5
+"""After this time, no further checkpoint of a run is measured, except on demand."""
 
 Text = str | Sequence[int]
 """A text, or token ids."""
 
+Metrics = Mapping[str, HeadMetric]
+"""Metrics of the user by name."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
     """A checkpoint, or the model in a Hugging Face folder, as `headscope.load` returns it.
 
@@ -77,6 +86,17 @@ class TrainedModel:
     digest: str = ""
     texts: list[str] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        layers, heads = len(self.model.blocks), self.model.attentions[0].heads
+        sizes = f"{self.model.parameter_count():,} parameters, {layers} layers of {heads} heads"
+        more = f"block_size {self.model.block_size}, vocabulary {self.tokenizer.vocab_size:,}"
+        return f"<TrainedModel {self.path}: step {self.step:,}, {sizes}, {more}>"
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that its run has kept, for `headscope.load(run, step=...)`."""
+        return [*steps_of(self.path)]
+
     def tokens(self, text: Text) -> list[int]:
         """The tokens of a text, or the token ids as they are. Raises UserError for what is not in
         the vocabulary."""
@@ -95,6 +115,33 @@ class TrainedModel:
         a token id is not in the vocabulary.
         """
         return self.model(self._batch(text))[0].cpu()
+
+    def loss(self, text: Text) -> Tensor:
+        """The loss of each token of a text after the first, (T - 1,), in nats, on the CPU. NaN for
+        tokens that the losses of the run do not count, so `nanmean()` is the loss of the text.
+        Raises UserError as `logits` does."""
+        tokens = self._batch(text)
+        losses = self.read(tokens[0].tolist()).losses
+        return losses.where(self.targets(tokens)[0] != IGNORED, torch.nan).cpu()
+
+    @torch.no_grad()
+    def predictions(self, text: Text, *, count: int = 3) -> "DataFrame":
+        """What the model predicts after each token of a text: a row with `position`, `token`, the
+        `next_token` of the text and its `probability`, and the `count` most likely next tokens:
+        `top_1`, `probability_1`, and so on. Raises UserError as `logits` does."""
+        reading = self.read(self._batch(text)[0].tolist())
+        probabilities = reading.logits.softmax(dim=-1)[:, : self.tokenizer.vocab_size].cpu()
+        following = zip(probabilities, reading.tokens[1:].tolist(), strict=False)
+        columns = {
+            "token": reading.labels,
+            "next_token": [*reading.labels[1:], None],
+            "probability": [*(float(of_all[token]) for of_all, token in following), torch.nan],
+        }
+        listed = probabilities.topk(min(whole_number(count, "count", 0), probabilities.size(1)))
+        for place, (values, tokens) in enumerate(zip(*(x.mT for x in listed), strict=True), 1):
+            columns[f"top_{place}"] = [*map(self.tokenizer.label, tokens.tolist())]
+            columns[f"probability_{place}"] = values.tolist()
+        return data_frame(columns).rename_axis("position").reset_index()
 
     def read(
         self, text: Text | Sequence[Text], *, begun: bool = True, gradients: bool = False
@@ -159,6 +206,7 @@ class TrainedModel:
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": 0.0}
         if do_sample:
             options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        seed = whole_number(seed, "seed")
         if isinstance(prompt, str):
             pieces = generate_text(self.model, self.tokenizer, prompt, seed=seed, **options)
             return prompt + "".join(pieces)
@@ -177,8 +225,8 @@ class TrainedModel:
         *,
         metric: str | None = None,
         corrupted: Text | None = None,
-    ) -> list[dict[str, str | float]]:
-        """What a head, such as "L1H2", needs from each earlier head: a list of rows, the strongest
+    ) -> "DataFrame":
+        """What a head, such as "L1H2", needs from each earlier head: a row for each, the strongest
         first (see `headscope.analysis.path_patching.needs`).
 
         Path patching (Wang 2022) replaces what an earlier head writes, only where `head` reads it,
@@ -223,28 +271,58 @@ class TrainedModel:
                 f"corrupted has {other.size(1)} tokens, and the text {tokens.size(1)}: change "
                 "one of them until both have the same number"
             )
-        return needs(self.model, tokens, receiver, measure, other)
+        rows = needs(self.model, tokens, receiver, measure, other)
+        return data_frame(rows, path_patching.COLUMNS)
 
     def deciders(
         self, text: Text, position: int = -1, token: str | int | None = None, *, by: By = "mean"
-    ) -> list[Decider]:
+    ) -> "DataFrame":
         """Which heads and feed-forward networks decide that `token` follows the token at `position`
         of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""
         return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
 
-    def examples(self, head: str, *, windows: int | None = None) -> list[Example]:
+    def examples(self, head: str, *, windows: int | None = None) -> "DataFrame":
         """What a head, such as "L1H2", does elsewhere: short texts of the validation split in which
         it looks from one token at another (see `headscope.analysis.examples.find_examples`), found
         in `validation_windows`. Raises UserError as these do, or if there is no such head."""
         layer, number = parse_head(head, self.model)
         windows_of_split = self.validation_windows(windows)
-        return find_examples(self.model, windows_of_split, self.tokenizer)[layer][number]
+        found = find_examples(self.model, windows_of_split, self.tokenizer)[layer][number]
+        return data_frame(example_rows([[found]]))
+
+    def ablations(
+        self, *, windows: int = ABLATION_WINDOWS, by: Replacement = "zero", gradients: bool = False
+    ) -> "DataFrame":
+        """How the loss on windows of the validation split changes without each head, as in a report
+        with `ablation=true`: a row for each head, with the metrics of `AblationResult`. The output
+        of the head is replaced by zero, or with by="mean" by its mean. `gradients` adds estimates.
+        Raises UserError as `corpus` does, or for fewer than two windows."""
+        if by not in get_args(Replacement):
+            raise UserError(f"by={by!r}: choose zero or mean")
+        windows = whole_number(windows, "windows", 2)  # for a standard error
+        text = self._validation()
+        result = measure_ablation(self, text, by, windows=windows, gradients=gradients)
+        return data_frame(per_head(result.metrics))
 
     def validation_windows(self, windows: int | None = None) -> Tensor:
         """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`,
         by default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
-        split = validation_text(self.corpus(), self.tokenizer).tokens
+        if windows is not None:
+            windows = whole_number(windows, "windows", 1)
+        split = self._validation().tokens
         return spread_windows(split, length=self.model.block_size, windows=windows)
+
+    def _validation(self) -> ValidationText:
+        return validation_text(self.corpus(), self.tokenizer)
+
+    def statistics(
+        self, text: ValidationText | None = None, *, metrics: Metrics | None = None
+    ) -> HeadStatistics:
+        """The metrics and names of all heads, as a report shows them: those that were measured when
+        the run ended or, if there are none, or own `metrics` are given (see `HeadMetric`), measured
+        now on the validation split, `text`. Raises UserError as `corpus` does."""
+        stored = None if metrics else self.stored_statistics()
+        return stored or measure(self, (text or self._validation()).tokens, own=metrics)
 
     def why(self, head: str, text: Text, query: int | None = None, key: int | None = None) -> Why:
         """Why a head looks from one token of a text to another: see `Reading.why`. Raises UserError
@@ -265,8 +343,8 @@ class TrainedModel:
 
         Raises UserError if there is no such head, or if `text` is missing for the mean.
         """
-        if isinstance(heads, str):
-            raise UserError(f"heads={heads!r}: give a list, such as [{heads!r}]")
+        if isinstance(heads, str) or not isinstance(heads, Iterable):
+            raise UserError(f"heads={heads!r}: give a list, such as ['L0H3']")
         if by not in ("zero", "mean", "half") or (by == "mean") != (text is not None):
             raise UserError(
                 f'by={by!r}: give by="zero", by="half", or by="mean" and a text for the mean'
@@ -311,7 +389,7 @@ class TrainedModel:
     def with_block_size(self, block_size: int) -> GPT:
         """The model with another maximum context length. Raises UserError if the position encoding
         supports only the context length of training."""
-        if block_size == self.model.block_size:
+        if whole_number(block_size, "block_size", 1) == self.model.block_size:
             return self.model
         if self.model.position.limit:
             kind, trained = type(self.model.position).__name__, self.model.block_size
@@ -354,36 +432,46 @@ def digest_of(checksums: dict[str, str]) -> str:
     return f"{zlib.crc32(json.dumps(weights, sort_keys=True).encode()):08x}"
 
 
+def measure(
+    loaded: TrainedModel,
+    validation: np.ndarray,
+    source: str = "the validation split",
+    own: Metrics | None = None,
+) -> HeadStatistics:
+    """Measures the heads of a model, with metrics of the user, on the tokens (N,) of a validation
+    split."""
+    kinds = classify_vocabulary(loaded.tokenizer, validation)
+    windows = spread_windows(validation, length=loaded.model.block_size)
+    return measure_heads(loaded.model, windows, source=source, kinds=kinds, own=own)
+
+
 def measure_checkpoints(
     folder: Path,
     validation: np.ndarray,
     device: torch.device,
     thresholds: Thresholds | None = None,
-    own: Mapping[str, HeadMetric] | None = None,
+    own: Metrics | None = None,
     source: str = "the validation split",
 ) -> dict[int, HeadStatistics]:
     """Measures the heads of all checkpoints in the folder `checkpoints` of a run: best, last and
-    the kept steps. `validation` (N,) are the tokens to measure them on, and `source` describes
-    them. Writes heads.json, whose earlier measurements are kept if they have all metrics of `own`.
-    Returns the statistics by step.
+    the kept steps, the last of these first. `validation` (N,) are the tokens to measure them on,
+    and `source` describes them. Writes heads.json, whose earlier measurements are kept if they have
+    all metrics of `own`. Returns the statistics by step.
     """
     known, began = entries_in(folder), time.monotonic()
     entries: dict[str, Any] = {}
     measured: dict[int, HeadStatistics] = {}
-    kinds = None
-    for name in ["best", "last", *sorted(file.stem for file in folder.glob("step_*.safetensors"))]:
+    kept = reversed(steps_of(folder).values())
+    for file in [*(folder / f"{name}.safetensors" for name in ("best", "last")), *kept]:
         if entries and time.monotonic() - began > MEASURING_SECONDS:
             break
         try:
-            loaded = load(folder / f"{name}.safetensors", device=device)
+            loaded = load(file, device=device)
         except UserError:  # missing, damaged, or put there by the user
             continue
         entry = entries.get(loaded.digest) or known.get(loaded.digest)
         if entry is None or not {*(own or {})} <= entry["metrics"].keys():
-            kinds = kinds or classify_vocabulary(loaded.tokenizer, validation)
-            windows = spread_windows(validation, length=loaded.model.block_size)
-            found = measure_heads(loaded.model, windows, source=source, kinds=kinds, own=own)
-            entry = entry_of(found)
+            entry = entry_of(measure(loaded, validation, source, own))
         entry["thresholds"] = asdict(thresholds or Thresholds())
         entries[loaded.digest] = entry
         if statistics := statistics_of(entry, loaded.model, thresholds):

@@ -17,7 +17,7 @@ from headscope.data.module import TokenDataModule
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.held import HELD, without_held
+from headscope.nn.held import HELD, restore_held, without_held
 from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
@@ -115,6 +115,9 @@ class LanguageModel(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self._trainer is None:  # load_from_checkpoint
+            checkpoint["state_dict"] = restore_held(self.model, checkpoint["state_dict"])
+            return
         state = checkpoint["language_model"]
         processes = self.trainer.world_size
         sums = torch.tensor([float(each) for each in state["running_loss"]])

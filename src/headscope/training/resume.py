@@ -32,6 +32,10 @@ def newest_checkpoint(folder: Path, say: Callable[[str], Any] = note) -> Stored:
     which `say` tells. Raises UserError if the run in `folder` cannot be resumed from either."""
     files = [folder / "checkpoints" / name for name in CHECKPOINTS]
     if not any(file.exists() for file in files):
+        run, at, _ = str(folder).rpartition("@")
+        if at and Path(run or "outputs").is_dir():
+            problem = f"resume={folder}: a run resumes only from its newest state"
+            raise UserError(f"{problem}; to start from this step, use init_from={folder}")
         problem = f"resume={folder} {without_checkpoint(folder)}"
         raise UserError(f"{problem}; give the folder of a run, such as outputs/gpt_...")
     return first_intact(files, f"resume={folder}", say, _check_resumable)

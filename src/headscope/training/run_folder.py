@@ -18,6 +18,7 @@ from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import SCRATCH
 from headscope.terminal import command
+from headscope.trained.checkpoint import read, steps_of
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
@@ -80,7 +81,7 @@ def check_writable(folder: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Removes partial files of killed processes. Before the run's first checkpoint, also removes
-    its event files, because TensorBoard would show them with those of the next run."""
+    its kept steps and event files, because they would be shown with those of the next run."""
     for place in (folder, folder / "checkpoints"):
         for left in place.glob(f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -90,6 +91,10 @@ def remove_leftovers(folder: Path) -> None:
     events = event_files(logs)
     for file in events:
         file.unlink()
+    for file in steps_of(folder).values():
+        with suppress(UserError):  # not a checkpoint: the user's own file
+            read(file)
+            file.unlink()
     if events:
         (logs / "hparams.yaml").unlink(missing_ok=True)
     for parent in (logs, checkpoints):

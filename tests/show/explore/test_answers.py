@@ -18,14 +18,15 @@ from conversion.models import CHOICES, saved
 from refusals import refused
 from viewer_data import Elements, decoded
 
+from headscope.analysis.examples import find_examples
 from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.data.tokenizer import bpe, char
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
 from headscope.show.explore.models import MAX_STEPS, Models
 from headscope.show.explore.protocol import parse_request
-from headscope.show.report.inputs import measure_ablation
 from headscope.show.report.tables import head_rows
+from headscope.trained.ablations import measure_ablation
 from headscope.trained.evaluation import ValidationText, evaluate
 from headscope.trained.generation.choose_token import choose_tokens, distribution
 
@@ -151,7 +152,7 @@ def test_switched_heads_are_those_of_ablate(explorer):
     assert answer["loss"] != ask(explorer, "read", text=TEXT)["loss"]
     with loaded.ablate(["L1H0"], by="mean", text=TEXT), loaded.ablate(["L0H0"]):
         assert_equal_to_direct(answer, loaded, -1)
-        deciders = loaded.deciders(TEXT, 2, 65, by="zero")
+        deciders = loaded.deciders(TEXT, 2, 65, by="zero").to_dict("records")
     layers = ask(explorer, "deciders", text=TEXT, position=2, target=65, by="zero", **SWITCHES)
     rows = [row for layer in layers for row in layer["rows"]]
     assert sorted(rows, key=lambda row: row["without"]) == deciders
@@ -307,7 +308,8 @@ def test_examples_are_those_of_the_model_and_a_missing_text_is_a_line(tmp_path):
     explorer = Explorer(Models(str(kept.parent), None, "cpu"))
     found = ask(explorer, "examples", head="L1H2")
     assert found["measured"] == "320 tokens of the validation split"
-    for each, expected in zip(found["examples"], loaded.examples("L1H2"), strict=True):
+    of_heads = find_examples(loaded.model, loaded.validation_windows(), loaded.tokenizer)
+    for each, expected in zip(found["examples"], of_heads[1][2], strict=True):
         assert each == json.loads(json.dumps(asdict(expected)))
     text.unlink()
     assert ask(explorer, "examples", head="L1H2") == found
@@ -427,7 +429,7 @@ def test_the_program_prints_what_the_page_shows(default, tmp_path):
     ablate = loaded.ablate
     with ablate(["L1H0"], by="mean", text=TEXT), ablate(["L0H0"]), ablate(["L1H2"], by="half"):
         reading = loaded.read(TEXT)
-        shares, pairs = reading.attribution(-2, 65), reading.why("L1H2", 5, 3).table()[:5]
+        shares, pairs = reading.attribution(-2, 65), reading.why("L1H2", 5, 3).rows()[:5]
     for line, (part, share) in zip(lines[11:], shares.items(), strict=False):
         assert line.split(" ", 1)[1] == part
         close(float(line.split(" ", 1)[0]), share, 2e-5)

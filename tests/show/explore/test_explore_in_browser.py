@@ -276,8 +276,9 @@ def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_
     loaded = headscope.load(folders["letters"])
     kept = headscope.load(folders["letters"] / "checkpoints" / "step_000010.safetensors")
     with loaded.ablate(["L0H1"]), kept.ablate(["L0H1"]):
-        [of_step, *_] = kept.deciders(TEXT, token=13)  # no part changes it by 1 %
-        [first, *_, last] = loaded.deciders(TEXT, token=13)  # these two do
+        of_step = kept.deciders(TEXT, token=13).iloc[0]  # no part changes it by 1 %
+        deciders = loaded.deciders(TEXT, token=13)
+    first, last = deciders.iloc[0], deciders.iloc[-1]  # these two do
     token, before = f"“{first['token']}”", percent(first["probability"])
     least, most = percent(first["without"]), percent(last["without"])
     said = [
@@ -443,13 +444,16 @@ def test_what_a_head_does_elsewhere_is_asked_for_on_request_and_of_all_heads_on(
         time.sleep(1)
         return [each.text.replace("\n", "") for each in page.all(".example p")]
 
+    def unmarked(text: str) -> str:
+        return text.translate(dict.fromkeys(map(ord, "【】«»")))
+
     assert page.script(asked) == len(shown()) == 0
     page.click(page.one(".elsewhere-card summary"))
-    assert shown() == ["".join(one.labels) for one in loaded.examples("L1H1")]
+    assert shown() == [unmarked(text) for text in loaded.examples("L1H1")["text"]]
     page.type(TEXT[:4])
     assert page.script(asked) == 1
     page.click(page.all(".grid button")[0])
-    assert shown() == ["".join(one.labels) for one in loaded.examples("L0H0")]
+    assert shown() == [unmarked(text) for text in loaded.examples("L0H0")["text"]]
     page.open(addresses["gpt2"], x_text=TEXT)
     page.click(page.one(".elsewhere-card summary"))
     assert shown() == []

@@ -61,7 +61,7 @@ def test_an_induction_head_reads_what_a_previous_token_head_wrote(
     head, query, key = last_edge(page)
     assert (query, reading.labels[key]) == (len(text) - 1, text[9])
     at_query, previous, value = shown_pair(page)
-    assert [at_query, previous] == [*reading.why(head, query, key).table()[0].values()][:2]
+    assert [at_query, previous] == [*reading.why(head, query, key).table().iloc[0]][:2]
     assert at_query == "embedding"
     follow(page, previous)  # click 3
     assert last_edge(page) == (previous, key, key - 1)

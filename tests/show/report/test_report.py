@@ -4,7 +4,7 @@ files of a report."""
 import base64
 import csv
 import json
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def check_predictions(report, reading):
 def check_deciders(report, checkpoints, text):
     """What decides the most likely token of the last step, at every step."""
     token = int(checkpoints[-1].logits(text)[-1].argmax())
-    rows = [row for loaded in checkpoints for row in loaded.deciders(text, token=token)]
+    rows = [row for loaded in checkpoints for row in loaded.read(text).decider_rows(token=token)]
     found = rows_of(report / "deciders.csv")
     assert [[*row.values()][1:] for row in found] == [[*map(str, row.values())] for row in rows]
     assert [*{int(row["step"]): 0 for row in found}] == [loaded.step for loaded in checkpoints]
@@ -175,9 +175,7 @@ def check_deciders(report, checkpoints, text):
 
 def check_examples(report, found):
     """What each head does elsewhere, at each step."""
-    columns = ("head", "kind", "weight", "moved", "window", "query", "key", "text")
-    rows = [{"step": step} | {name: getattr(one, name) for name in columns} for step, one in found]
-    expected = [{name: str(value) for name, value in row.items()} for row in rows]
+    expected = [{name: str(value) for name, value in row.items()} for row in found]
     assert rows_of(report / "examples.csv") == expected
 
 
@@ -187,7 +185,7 @@ def check_reads(report, checkpoints, text):
         [str(loaded.step), head, *map(str, row.values())]
         for loaded in checkpoints
         for head in NAMES
-        for row in loaded.why(head, text).table()[:5]
+        for row in loaded.why(head, text).rows()[:5]
     ]
     assert [[*row.values()] for row in rows_of(report / "reads.csv")] == rows
     last = checkpoints[-1].why(NAMES[-1], text)
@@ -195,7 +193,7 @@ def check_reads(report, checkpoints, text):
     for panel, side in zip(figure.axes, ("query_part", "key_part"), strict=False):  # and a bar
         drawn = zip(panel.get_xticklabels(), panel.images[0].get_array()[-1], strict=True)
         for label, share in drawn:
-            shown = [row["share"] for row in last.table() if row[side] == label.get_text()]
+            shown = [row["share"] for row in last.rows() if row[side] == label.get_text()]
             assert share == pytest.approx(sum(shown), abs=1e-5)
 
 
@@ -276,20 +274,22 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
 @pytest.mark.slow
 def test_every_moment_of_a_run_is_what_its_own_report_says(analyze, run):
     moments = moments_of(run)
-    analyze(f"checkpoints={run}", "windows=3")
+    ablate = ("windows=3", "ablation=true", "ablation_windows=4")
+    analyze(f"checkpoints={run}", *ablate)
     assert as_json(run / "analysis")["step"] == 7  # the last
     shown = as_json(run / "analysis")["text"]
     checkpoints = [*map(headscope.load, moments)]
     check_deciders(run / "analysis", checkpoints, shown)
     pairs = product(checkpoints, NAMES)
-    found = [(each.step, one) for each, head in pairs for one in each.examples(head, windows=3)]
+    tables = [(each.step, each.examples(head, windows=3)) for each, head in pairs]
+    found = [{"step": step, **row} for step, one in tables for row in one.to_dict("records")]
     check_examples(run / "analysis", found)
     check_reads(run / "analysis", checkpoints, shown)
     history = rows_of(run / "analysis" / "history.csv")
     assert len({row["entropy"] for row in history}) > 8
     alone = []
     for step, moment in zip((0, 3, 7), moments, strict=True):
-        analyze(f"checkpoint={moment}", "windows=3", "output_dir=alone")
+        analyze(f"checkpoint={moment}", "checkpoints=[]", *ablate, "output_dir=alone")
         alone += [{"step": str(step), **row} for row in rows_of(Path("alone/heads.csv"))]
     assert history == alone
 
@@ -307,9 +307,8 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
     assert found["labels"] == list("We·the")
     assert [step["step"] for step in found["steps"]] == [0, 3, 7]
     removed = [step["metrics"].get("loss_change") for step in found["steps"]]
-    changes = [float(row["loss_change"]) for row in rows_of(report / "heads.csv")]
-    assert removed[:2] == [None, None]  # measured for the checkpoint of the report only
-    assert removed[2] == pytest.approx(changes, rel=1e-4)
+    changes = column(rows_of(report / "history.csv"), "loss_change").tolist()
+    assert [*chain(*removed)] == pytest.approx(changes, rel=1e-4)
     page = (report / "attention.html").read_text()
     for key in (key for step in found["steps"] for key in step["parts"]):
         assert base64.b64encode(ask("part", key=key).body).decode() in page
@@ -330,7 +329,7 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(a
     first = names()
     assert first == set(as_json(report)["files"])
     (report / "notes.txt").write_text("mine")
-    analyze(*words)
+    analyze(*words, "checkpoints=[]")
     assert names() == {"notes.txt", *as_json(report)["files"]}
     gone = {"history.csv", "history.png", "ablation.png", "patching.csv", "patching.png"}
     assert gone < first - names()

@@ -153,6 +153,5 @@ print(loaded.tokenizer.decode(written))
 
 WHY = """
 # Why {head} looks there: what the query reads, what the key reads, and how much both add.
-for pair in reading.why({head!r}, {query}, {key}).table()[:5]:
-    print(*pair.values())
+print(reading.why({head!r}, {query}, {key}).table().head().to_string(index=False, header=False))
 """

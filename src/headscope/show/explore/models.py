@@ -1,6 +1,5 @@
 """The models that the page offers: one checkpoint or two, and the kept steps of their runs."""
 
-import re
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from headscope.errors import UserError
 from headscope.trained import TrainedModel, checkpoint
 from headscope.trained.generation import generate_tokens
 
-KEPT = re.compile(r"step_(\d+)\.safetensors")
 MAX_STEPS = 3
 """Maximum number of kept steps in memory."""
 LARGE = 2**25
@@ -136,16 +134,15 @@ class Models:
             with suppress(UserError):  # there is no last.safetensors, or it is damaged
                 opened.last = checkpoint.read(path.with_name("last.safetensors")).step
         self.listed[-1] |= {"step": opened.loaded.step, "last": opened.last}
-        for file in sorted(path.parent.iterdir()) if in_run else []:
-            if kept := KEPT.fullmatch(file.name):
-                step = stored = int(kept[1])
-                with suppress(UserError):  # the message comes when the file is opened
-                    stored = checkpoint.read(file).step
-                if not stored == step == opened.loaded.step:
-                    kept_title = title if stored == step else f"{title} ({file.name})"
-                    self.paths[f"{name}@{step}"] = file
-                    more = {"name": f"{name}@{step}", "title": kept_title, "step": stored}
-                    self.listed.append(more)
+        for step, file in checkpoint.steps_of(path).items() if in_run else ():
+            stored = step
+            with suppress(UserError):  # the message comes when the file is opened
+                stored = checkpoint.read(file).step
+            if not stored == step == opened.loaded.step:
+                kept_title = title if stored == step else f"{title} ({file.name})"
+                self.paths[f"{name}@{step}"] = file
+                more = {"name": f"{name}@{step}", "title": kept_title, "step": stored}
+                self.listed.append(more)
 
     def get(self, name: str) -> OpenModel:
         """The model with this name. Raises UserError if it does not exist or cannot be loaded."""

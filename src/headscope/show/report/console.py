@@ -11,8 +11,9 @@ from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.head_types import NONE
 from headscope.analysis.page import shown_tokens
 from headscope.analysis.patching import PatchingResult, PatchTexts
-from headscope.show.report.inputs import AblationResult, ReportInput
+from headscope.show.report.inputs import ReportInput
 from headscope.terminal import printable
+from headscope.trained.ablations import AblationResult
 
 LISTED = 5  # of the most important heads
 

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import DECIDED_BY
 from headscope.analysis.pictures import parts_of_heads
 from headscope.analysis.roles import DIFFERENCES, align_heads
 from headscope.errors import UserError
-from headscope.show.report.inputs import ReportInput
 from headscope.show.report.write import write_files
-from headscope.trained import TrainedModel, load
+from headscope.trained import load
 from headscope.trained.checkpoint import find
-from headscope.trained.evaluation import validation_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -43,15 +40,7 @@ def align(runs: Sequence[str | Path], *, device: str = "cpu") -> "DataFrame":
     if len({*names}) < max(2, len(names)):
         raise UserError(f"runs={names}: name two or more different runs, such as [run_a,run_b]")
     models = {run: load(find(run, key="runs"), device=device) for run in names}
-    return align_heads({run: statistics_of(model) for run, model in models.items()})
-
-
-def statistics_of(loaded: TrainedModel) -> HeadStatistics:
-    """The stored statistics of a run, or those that are measured now in the same way."""
-    if stored := loaded.stored_statistics():
-        return stored
-    report = ReportInput.of_validation(loaded, validation_text(loaded.corpus(), loaded.tokenizer))
-    return measure_heads(loaded.model, report.windows, source=report.source, kinds=report.kinds)
+    return align_heads({run: model.statistics() for run, model in models.items()})
 
 
 def write_roles(table: "DataFrame", folder: Path) -> list[dict[str, str]]:

@@ -7,7 +7,6 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import chain, product
 from typing import Any
 
@@ -17,23 +16,25 @@ from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
 from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
-from headscope.analysis.examples import Example
 from headscope.analysis.head_statistics import HeadStatistics, visible_in
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import REPEAT_METRICS
+from headscope.analysis.rows import Rows, per_head
 from headscope.analysis.why import Why
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.show.report.inputs import VALIDATION, AblationResult, ReportInput
+from headscope.show.report.inputs import VALIDATION, ReportInput
 from headscope.show.viewer.snapshot import Predictions
+from headscope.trained.ablations import AblationResult
 
-Rows = list[dict[str, Any]]
 PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
 PAGE_TABLES = ("jensen_shannon.csv", "lens.csv", "pushes.csv", "reads.csv")
 READ = 5  # pairs of parts for each head
+History = Sequence[tuple[int, HeadStatistics, Mapping[str, Tensor]]]
+"""For each training step, its statistics, and the metrics of an `AblationResult`, if any."""
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
 
@@ -122,17 +123,6 @@ def summary(
     return content
 
 
-def per_head(metrics: Mapping[str, Tensor], types: Sequence[str] = ()) -> Rows:
-    """One row per head, layer by layer, with its `types` and metrics, each a tensor (L, H)."""
-    layers, heads = next(iter(metrics.values())).shape
-    rows: Rows = []
-    for number, (layer, head) in enumerate(np.ndindex(layers, heads)):
-        names = {"type": types[number]} if types else {}
-        values = {name: float(metric[layer, head]) for name, metric in metrics.items()}
-        rows.append({"layer": layer, "head": head, **names, **values})
-    return rows
-
-
 def head_rows(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = None) -> Rows:
     """One row per head with its metrics, also those in `more`, each a tensor (L, H)."""
     unique = uniqueness(statistics.similarity).view_as(statistics.metrics["self"])
@@ -146,19 +136,13 @@ def with_uniform(rows: Rows, statistics: HeadStatistics) -> Rows:
     return [{**row, **uniform} for row in rows]
 
 
-def history_rows(history: Sequence[tuple[int, HeadStatistics]]) -> Rows:
+def history_rows(history: History) -> Rows:
     """The rows of the table of heads for each training step in `history`."""
     return [
         {"step": step, **row}
-        for step, statistics in history
-        for row in with_uniform(head_rows(statistics), statistics)
+        for step, statistics, ablated in history
+        for row in with_uniform(head_rows(statistics, ablated), statistics)
     ]
-
-
-def example_rows(step: int, found: list[list[list[Example]]]) -> Rows:
-    """One row per example of what a head does, with the query and the key marked in its text."""
-    rows = [{"step": step, **asdict(one), "text": one.text} for one in chain(*chain(*found))]
-    return [{name: row[name] for name in row if name not in ("labels", "marked")} for row in rows]
 
 
 def matrix_rows(matrix: Tensor, names: Sequence[str]) -> Rows:
@@ -256,7 +240,7 @@ def reads_of(reading: Reading) -> dict[str, Why]:
 
 def read_rows(reads: Mapping[str, Why]) -> Rows:
     """The READ pairs of each head with the largest shares."""
-    return [{"head": head, **row} for head, why in reads.items() for row in why.table()[:READ]]
+    return [{"head": head, **row} for head, why in reads.items() for row in why.rows()[:READ]]
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from headscope.analysis import pictures
-from headscope.analysis.examples import find_examples, shown_examples
+from headscope.analysis.examples import example_rows, find_examples, shown_examples
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.head_types import Thresholds
@@ -25,8 +25,10 @@ from headscope.analysis.why import POSITION_BIAS, Why
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.report import tables
-from headscope.show.report.inputs import VALIDATION, AblationResult, ReportInput
+from headscope.show.report.inputs import VALIDATION, ReportInput
+from headscope.show.report.tables import History
 from headscope.trained import TrainedModel
+from headscope.trained.ablations import AblationResult
 
 EVENTS = "events.out.tfevents.{seconds}.headscope"
 """The name of the event file. TensorBoard sorts event files by the seconds in their names."""
@@ -56,7 +58,7 @@ def write_report(
 ) -> tuple[HeadStatistics, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
-    - `ablation` measures the effect of removing each head. It gets `track` as a keyword argument.
+    - `ablation` measures the effect of removing each head of a model.
     - `patching`: the effect of exchanging each head between two texts.
     - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
     - `own`: metrics of the user (see `measure_heads`).
@@ -69,7 +71,7 @@ def write_report(
     """
     loaded, reading = report.loaded, report.reading
     files_of(folder)  # fails before the long measurements
-    result = ablation(track=track) if ablation else None
+    result = ablation(loaded, track=track) if ablation else None
 
     def measure(model: TrainedModel, **options: Any) -> HeadStatistics:
         options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
@@ -80,30 +82,31 @@ def write_report(
         return measured
 
     statistics = measure(loaded, track=track)
-    by_step = {
-        model.step: (model, measure(model, uniform_metrics=statistics.uniform))
-        for model in track(history)
-    }
-    over_steps = [(step, of_step) for step, (_, of_step) in sorted(by_step.items())]
-    by_step = {loaded.step: (loaded, statistics)} | by_step
     ablated = result.metrics if result else {}
+    of_report = (loaded, statistics, ablated)
+    by_step = {}
+    for model in track(history):
+        by_step[model.step] = of_report
+        if model is not loaded:
+            measured = measure(model, uniform_metrics=statistics.uniform)
+            by_step[model.step] = model, measured, ablation(model).metrics if ablation else {}
+    over_steps = [(step, *of_step[1:]) for step, of_step in sorted(by_step.items())]
+    by_step = {loaded.step: of_report} | by_step
     shown = shown_tokens(reading, len(by_step))
     text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
     snapshots, losses, deciders, examples, reads = {}, [], [], [], {}
-    for step, (stored, of_step) in track(sorted(by_step.items())):
-        at_step, more = reading, ablated
-        if stored is not loaded:
-            at_step, more = stored.read(reading.tokens.tolist()), {}
+    for step, (stored, of_step, more) in track(sorted(by_step.items())):
+        at_step = reading if stored is loaded else stored.read(reading.tokens.tolist())
         made = at_step.snapshot(of_step, shown, more_metrics=more)
         if report.source == VALIDATION:
             found = find_examples(stored.model, report.windows, stored.tokenizer)
             elsewhere = shown_examples(found, report.windows, report.source)
             made = made.with_json("examples", elsewhere)
-            examples += tables.example_rows(step, found)
+            examples += [{"step": step, **row} for row in example_rows(found)]
         snapshots[step] = made
         losses.append(at_step.loss(shown))
         of_page = stored.read(text)
-        deciders += [{"step": step, **row} for row in of_page.deciders(token=expected)]
+        deciders += [{"step": step, **row} for row in of_page.decider_rows(token=expected)]
         reads[step] = tables.reads_of(of_page)
     rows = tables.head_rows(statistics, ablated)
     content = tables.summary(report, statistics, result, patching) | {"heads": rows}
@@ -115,8 +118,8 @@ def write_report(
         if listed:
             texts[name] = tables.csv_text(listed)
     texts["columns.csv"] = tables.csv_text(content["metrics"])
-    of_last = [row for row in deciders if row["step"] == loaded.step]
-    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, of_last)
+    decisive = [row for row in deciders if row["step"] == loaded.step]
+    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, decisive)
     if over_steps:
         texts["history.csv"] = tables.csv_text(tables.history_rows(over_steps))
     if patching:
@@ -182,7 +185,7 @@ def pictures_of(
     statistics: HeadStatistics,
     ablation: AblationResult | None,
     patching: tuple[PatchTexts, PatchingResult] | None,
-    history: Sequence[tuple[int, HeadStatistics]],
+    history: History,
     reads: Mapping[str, Why],
 ) -> Iterator[tuple[str, Figure]]:
     """All pictures of a report, each with its file name without extension."""
@@ -232,13 +235,14 @@ def scores(texts: PatchTexts, result: PatchingResult) -> Figure:
     return pictures.patching_of_heads(result.denoising, result.noising, title=title)
 
 
-def lines(history: Sequence[tuple[int, HeadStatistics]]) -> Figure:
+def lines(history: History) -> Figure:
+    every = [statistics.metrics | dict(ablated) for _, statistics, ablated in history]
     values = {
-        name: torch.stack([statistics.metrics[name] for _, statistics in history])
-        for name in history[0][1].metrics
-        if all(name in statistics.metrics for _, statistics in history)
+        name: torch.stack([metrics[name] for metrics in every])
+        for name in every[0]
+        if all(name in metrics for metrics in every)
     }
-    steps = [step for step, _ in history]
+    steps = [step for step, _, _ in history]
     return pictures.history(steps, values, title="Metrics of all heads during training")
 
 

@@ -49,7 +49,7 @@ Floats = NDArray[np.float32]
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Predictions:
     """What a model predicts at N positions of a text.
 
@@ -72,6 +72,10 @@ class Predictions:
     target_probabilities: Floats
     target_pushes: Floats
     raised: Mapping[int, tuple[NDArray[np.int64], Floats]]
+
+    def __repr__(self) -> str:
+        places, layers = len(self.positions), len(self.tokens) - 1
+        return f"<Predictions: at {places} positions, by {layers} layers>"
 
 
 @dataclass(frozen=True)

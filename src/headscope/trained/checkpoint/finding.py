@@ -1,5 +1,6 @@
 """Finds the checkpoint file and the device that the configuration keys of a script select."""
 
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from headscope.errors import UserError
 from headscope.terminal import command, note
 from headscope.trained.checkpoint.file import SUFFIX, Stored, how_to_convert, read
 
+KEPT = re.compile(rf"step_(\d{{6,}}){re.escape(SUFFIX)}", re.ASCII)
 Check = Callable[[Stored], Any]
 Say = Callable[[str], Any]
 
@@ -18,11 +20,15 @@ Say = Callable[[str], Any]
 def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("outputs")) -> Path:
     """The path of the checkpoint that `given` selects: a file, or best.safetensors of a run folder,
     by default the newest run (see `newest_run`). If best.safetensors is missing or damaged,
-    last.safetensors of the same run is used. A damaged file is reported in a line.
+    last.safetensors of the same run is used. A damaged file is reported in a line. If there is no
+    file `run@300`, this is step 300 of the run. `@300` is that of the newest run.
 
     `key` is the configuration key of `given`, for error messages. Raises UserError if there is no
     such checkpoint.
     """
+    if given is not None and "@" in Path(given).name and not Path(given).exists():
+        run, _, step = given.rpartition("@")
+        return _find_step(Path(run) if run else newest_run(outputs, key), step, key)
     path = newest_run(outputs, key) if given is None else Path(given)
     if not path.is_dir():
         if not path.exists():
@@ -37,6 +43,34 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         problem = f"{key}={path} is not a run, but a folder with a config.json"
         raise UserError(f"{problem}: convert a Hugging Face model first: {how_to_convert()}")
     raise UserError(f"{key}={path} {without_checkpoint(path)}; name another run or a file")
+
+
+def _find_step(run: Path, step: str, key: str) -> Path:
+    """The checkpoint of a run at `step`: a kept one, or last.safetensors or best.safetensors."""
+    if not run.exists():
+        raise UserError(f"{key}={run} does not exist: name a run folder before @")
+    files = steps_of(run)
+    for name in ("last", "best"):
+        file = _checkpoints(run) / f"{name}{SUFFIX}"
+        with suppress(UserError):  # it is missing or damaged
+            files.setdefault(read(file).step, file)
+    if not step.isdecimal() or int(step) not in files:
+        steps = ", ".join(map(str, sorted(files))) or "none"
+        raise UserError(f"{key}={run}@{step}: there is no such step; the run has kept: {steps}")
+    return files[int(step)]
+
+
+def steps_of(run: Path) -> dict[int, Path]:
+    """The files with the weights that a run has kept (see `CheckpointSaver`), by their steps. `run`
+    is the folder of the run, its folder `checkpoints`, or a file in this folder."""
+    named = {KEPT.fullmatch(file.name): file for file in _checkpoints(run).glob(f"*{SUFFIX}")}
+    return dict(sorted((int(match[1]), file) for match, file in named.items() if match))
+
+
+def _checkpoints(run: Path) -> Path:
+    if run.is_file():
+        return run.parent
+    return run if run.name == "checkpoints" else run / "checkpoints"
 
 
 def first_intact(files: Iterable[Path], name: str, say: Say, check: Check = bool) -> Stored:

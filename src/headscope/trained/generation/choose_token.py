@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from headscope.errors import UserError
+from headscope.errors import UserError, whole_number
 from headscope.nn.loss import NOT_FINITE
 
 
@@ -120,7 +120,13 @@ def inverse_cdf(uniform: Tensor, probabilities: Tensor) -> Tensor:
 def check_sampling(
     *, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
-    """Raises UserError when a sampling setting is out of range."""
+    """Raises UserError when a sampling setting is out of range, or no number."""
+    optional = {} if top_k is None else {"top_k": top_k}
+    for name, count in {"max_new_tokens": max_new_tokens, **optional}.items():
+        whole_number(count, name)
+    for name, number in {"temperature": temperature, "top_p": top_p}.items():
+        if not isinstance(number, int | float | None):
+            raise UserError(f"{name}={number!r} must be a number")
     if max_new_tokens < 0:
         raise UserError(f"max_new_tokens={max_new_tokens} must be 0 or more")
     if not 0 <= temperature < float("inf"):

@@ -20,6 +20,7 @@ from headscope.show.viewer.snapshot import snapshot, tokens_within
 from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.hold import Hold
 from headscope.training.callbacks.steps import (
+    MEGABYTE,
     StepCallback,
     data_of,
     evenly_chosen,

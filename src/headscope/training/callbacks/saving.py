@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from headscope.config.parse import Count, NonNegative
 from headscope.stop import Interrupted, StopSignals
+from headscope.training.callbacks.steps import MEGABYTE, evenly_chosen, spread_steps
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
 from headscope.training.loggers import tensorboard_writers
 from headscope.training.run_folder import EVENT_TIME, event_files
+
+KEPT = 10
 
 
 class CheckpointSaver(Checkpoint):
@@ -25,7 +28,9 @@ class CheckpointSaver(Checkpoint):
       signal, training finishes the step or the validation, saves, and raises `Interrupted`;
     - `best.safetensors`, the state with the lowest validation loss;
     - for each step in `keep_steps`, the weights, for example `step_000100.safetensors`, for
-      sampling, for analysis and as `init_from`. A run cannot be resumed from them.
+      sampling, for analysis and as `init_from`. A run cannot be resumed from them. By default,
+      these are KEPT steps, evenly spaced on a logarithmic scale, or as many of them as fit in
+      `keep_megabytes`.
 
     Lightning calls subclasses of `Checkpoint` after all other callbacks, so a checkpoint contains
     the states of all of them after the step that it saves. In a Trainer without `SafetensorsIO`,
@@ -33,10 +38,15 @@ class CheckpointSaver(Checkpoint):
     """
 
     def __init__(
-        self, *, every_minutes: NonNegative = 5.0, keep_steps: tuple[Count, ...] = ()
+        self,
+        *,
+        every_minutes: NonNegative = 5.0,
+        keep_steps: tuple[Count, ...] | None = None,
+        keep_megabytes: NonNegative = 150.0,
     ) -> None:
         self.every_minutes = every_minutes
-        self.keep_steps = frozenset(keep_steps)
+        self.given_steps, self.keep_megabytes = keep_steps, keep_megabytes
+        self.keep_steps: frozenset[int] = frozenset()  # chosen in `setup`
         self.best_val_loss = math.inf
         self.logged: dict[str, list[int]] = {}  # see `lost_steps`
         self.saved_at = time.monotonic()
@@ -60,11 +70,20 @@ class CheckpointSaver(Checkpoint):
         self.suffix = ".safetensors" if ours else ".ckpt"
         if trainer.world_size > 1 and not self.cpu_group:
             self.cpu_group = torch.distributed.new_group(backend="gloo")
-        last = trainer.max_steps
-        late = [step for step in sorted(self.keep_steps) if step > last]
-        if late and stage == "fit":
+        if stage == "fit":
+            self.keep_steps = frozenset(self._chosen_steps(trainer.max_steps, pl_module))
+
+    def _chosen_steps(self, last: int, pl_module: Any) -> Collection[int]:
+        """The steps to keep in a training of `last` steps."""
+        if self.given_steps is None:
+            size = sum(weight.nbytes for weight in pl_module.parameters())
+            fit = int(self.keep_megabytes * MEGABYTE // size)
+            return evenly_chosen(spread_steps(KEPT, last), min(KEPT, fit)) if last > 0 else ()
+        late = [step for step in sorted(self.given_steps) if step > last]
+        if late:
             key = "callbacks.saving.keep_steps"
             pl_module.print(f"{key}: {late} are skipped: trainer.max_steps={last}")
+        return self.given_steps
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.signals.quiet = not trainer.is_global_zero

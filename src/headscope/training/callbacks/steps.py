@@ -12,6 +12,8 @@ from headscope.data.module import TokenDataModule
 from headscope.errors import UserError
 from headscope.training.module import LanguageModel
 
+MEGABYTE = 10**6
+
 
 class StepCallback(Callback, ABC):
     """Calls `on_due_step` after every training step for which `due(step)` is true, and before

@@ -1,0 +1,75 @@
+"""One table of what happened during training: the metrics of all heads at each kept step, and the
+losses."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headscope.analysis.rows import Rows, data_frame, per_metric
+from headscope.errors import UserError
+from headscope.trained.ablations import measure_ablation
+from headscope.trained.checkpoint import find, steps_of
+from headscope.trained.evaluation import validation_text
+from headscope.trained.model import Metrics, load
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Runs = str | Path | Iterable[str | Path]
+COLUMNS = ("run", "seed", "step", "layer", "head", "metric", "value")
+LOSSES = ("train/", "val/")
+
+
+def history(
+    runs: Runs, *, ablation: bool = False, metrics: Metrics | None = None, device: str = "cpu"
+) -> "DataFrame":
+    """A table of one or several run folders, with the columns run, seed, step, layer, head, metric
+    and value.
+
+    - For each head and each step that the run has kept, its metrics, as in `history.csv` of a
+      report. If the run has kept none, those of its best checkpoint.
+    - With `ablation`, also the metrics of `TrainedModel.ablations`, such as `loss_change`: since
+      when is a head necessary? This takes seconds per step.
+    - `metrics` are your own metrics by name, functions of attention weights and tokens (see
+      `headscope.analysis.own_metrics.HeadMetric`). All metrics are measured again then.
+    - For the whole model, what the run logged for TensorBoard, such as `train/loss` and `val/loss`.
+      Here, layer and head are NA.
+
+    Raises UserError if a folder is not a run, or if a checkpoint or its text cannot be read.
+    """
+    rows: Rows = []
+    for run in [runs] if isinstance(runs, str | Path) or not isinstance(runs, Iterable) else runs:
+        of_run = run_rows(Path(str(run)), ablation, metrics, device)
+        rows += [{"run": str(run), **row} for row in of_run]
+    table = data_frame(rows, COLUMNS)
+    return table.astype({"layer": "Int64", "head": "Int64"})
+
+
+def run_rows(run: Path, ablation: bool, own: Metrics | None, device: str) -> Rows:
+    """The rows of one run."""
+    if not run.is_dir():
+        raise UserError(f"runs: {run} is not the folder of a run")
+    rows, seed, text = [], None, None
+    for file in [*steps_of(run).values()] or [find(str(run), key="runs")]:
+        loaded = load(file, device=device)
+        if text is None and (ablation or own or not loaded.stored_statistics()):
+            text = validation_text(loaded.corpus(), loaded.tokenizer)
+        metrics = loaded.statistics(text, metrics=own).metrics
+        if ablation:
+            assert text is not None
+            metrics = metrics | measure_ablation(loaded, text).metrics
+        seed = loaded.config.seed
+        rows += [{"seed": seed, "step": loaded.step, **row} for row in per_metric(metrics)]
+    logs = run / "tensorboard"
+    return rows + [{"seed": seed, **row} for row in (logged(logs) if logs.is_dir() else [])]
+
+
+def logged(logs: Path) -> Rows:
+    """The scalars in a folder of TensorBoard's event files, in the groups LOSSES."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    few: Any = {"scalars": 0, "tensors": 1, "images": 1, "histograms": 1}  # 0 is all
+    events = EventAccumulator(str(logs), size_guidance=few).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith(LOSSES)]
+    every = [(tag, event) for tag in tags for event in events.Scalars(tag)]
+    return [{"step": event.step, "metric": tag, "value": event.value} for tag, event in every]
