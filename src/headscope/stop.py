@@ -21,8 +21,7 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")  # SIGUSR2: submitit, at a ti
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
 SAME_REQUEST_SECONDS = 1
-"""Signals within this time after the first are the same request: when a terminal is closed, the
-shell and the system each send a SIGHUP."""
+"""Signals within this time are one request: a closed terminal sends SIGHUP more than once."""
 
 
 class Interrupted(SystemExit):

@@ -127,8 +127,7 @@ def reported() -> Iterator[None]:
     except Exception as error:
         if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
             remove_unused(Path(HydraConfig.get().sweep.dir))
-        # Optuna raises an error if all runs have failed. joblib and submitit raise one if they lose
-        # a process, which was killed or ran out of memory.
+        # Optuna raises an error if all runs failed, joblib and submitit if a process was killed.
         if type(error).__module__.partition(".")[0] in ("joblib", "submitit"):
             note(f"Error: {first_line(error)}")
         elif isinstance(error, USER_ERRORS):

@@ -102,8 +102,7 @@ def write_model(loaded: TrainedModel, folder: Path, theirs: HuggingFaceClass | N
 
 
 def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
-    """The content of config.json for our own class. Raises UserError if a part of the model is not
-    in headscope, but in a file of the user."""
+    """The config.json for our own class. Raises UserError if a part is not headscope's."""
     for key, value in {"model": model, **{f"model.{key}": model[key] for key in model}}.items():
         if isinstance(value, Part) and value["_target_"].rpartition(".")[0] != "headscope":
             problem = f"to=huggingface: {key} is {value['_target_']}"
@@ -124,8 +123,7 @@ def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict
 
 
 def write_tokenizer(loaded: TrainedModel, folder: Path) -> None:
-    """Writes the files of the tokenizer to `folder`, with the context length of the model, which
-    not all classes have in config.json."""
+    """Writes the tokenizer to `folder`, with the context length, which config.json may lack."""
     files = tokenizer_files(loaded.tokenizer, model_max_length=loaded.model.block_size)
     for name, content in files.items():
         write_atomically(folder / name, content)

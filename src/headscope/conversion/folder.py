@@ -1,5 +1,4 @@
-"""Opens a model in a Hugging Face folder with transformers, and proves that ours is the same
-function. Code in the folder is never run."""
+"""Opens a model in a Hugging Face folder, proves that ours is the same, and runs no code in it."""
 
 import re
 from pathlib import Path
@@ -76,8 +75,7 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of config.json. Raises UserError if transformers would load anything else than
-    the folder's model in full precision."""
+    """The content of config.json. Raises UserError unless it has the whole model in float32."""
     try:
         raw = parse_json(folder / "config.json")
     except (OSError, ValueError) as error:

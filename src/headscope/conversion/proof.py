@@ -28,8 +28,7 @@ DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "Stacked
 """The attentions that other tools have. They do not have those that a user adds to headscope."""
 
 LONGEST = 2048
-"""The default longest context of an imported model without a table of positions. Causal masks and
-the proof need memory for the square of it."""
+"""The longest context of a model without a table of positions: memory grows with its square."""
 
 
 class NotEqual(Unfit):
@@ -120,8 +119,7 @@ def require_nothing_held(gpt: GPT) -> None:
 
 
 def converted(theirs: HuggingFaceClass, gpt: GPT, config: Part) -> tuple[dict[str, Any], Any]:
-    """The entries of config.json, and the model of the other tool, with the weights of `gpt`.
-    Raises Unfit if a part of `gpt` has no counterpart."""
+    """The entries of config.json, and their model with the weights of `gpt`, or raises Unfit."""
     config, weights = standard_form(gpt, config)
     entries = theirs.entries(gpt, config)
     model = theirs.build(entries)

@@ -33,8 +33,7 @@ class Settings:
         return getattr(self.config, key, None)
 
     def unread(self) -> str:
-        """The entries of config.json that were not read and may have an effect, first those that
-        differ from the defaults of the class."""
+        """The entries that were not read and may have an effect, first those without defaults."""
         known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
         unread = [
             key

@@ -154,8 +154,7 @@ class HookedAttention(bridges.AttentionBridge):
         z = weights @ one_per_query_head(v, layer.heads).to(weights.dtype)
         return self.hook_out(self.o(z.to(v.dtype).transpose(1, 2).flatten(2)))
 
-    # The names of TransformerLens: weights (H, C, D) and biases (H, D), or K instead of H. Without
-    # biases, b_Q, b_K and b_V raise AttributeError.
+    # The names of TransformerLens: weights (H or K, C, D), and biases (H or K, D), if any.
     W_Q = property(lambda self: self.original_component.projections()[0].mT)
     W_K = property(lambda self: self.original_component.projections()[1].mT)
     W_V = property(lambda self: self.original_component.projections()[2].mT)

@@ -11,8 +11,7 @@ from headscope.errors import UserError
 MAX_VOCAB_SIZE = 2**20
 
 MAX_DISTINCT = 2**22
-"""Maximum number of bytes of all different words of the sample together. The library needs about
-100 bytes of memory for each of them."""
+"""The most bytes of all different words of a sample. The library needs 100 times as many."""
 
 PIECE = 2**14
 """Characters in a piece. The library reads 256 at once, and needs 60 times their size of memory."""

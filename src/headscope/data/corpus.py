@@ -83,8 +83,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash that changes when the corpus or its split into training and validation changes.
-        This method must be fast, because every run calls it."""
+        """A hash that changes with the corpus or its split. It must be fast: every run needs it."""
 
     @abstractmethod
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:

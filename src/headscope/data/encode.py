@@ -23,8 +23,7 @@ BATCH = 2**20
 
 @dataclass
 class TextBatch:
-    """Text of one split to encode: `pieces`, pairs of a flag and a text, and their `size` in bytes.
-    The flag is true if a document begins with this piece."""
+    """Text of one split: `pieces`, (whether it begins a document, text), and their bytes."""
 
     split: Split
     pieces: list[tuple[bool, str]] = field(default_factory=list)
@@ -138,8 +137,7 @@ class EncodedCorpus:
 
 
 class OwnTokenizer(threading.local):
-    """Gives each thread a copy of a tokenizer. Threads that share a `tiktoken.Encoding` wait for
-    one another, so two of them are about as slow as one."""
+    """Gives each thread a tokenizer: those that share a `tiktoken.Encoding` wait for each other."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = copy.deepcopy(tokenizer)

@@ -22,8 +22,7 @@ SYMBOLS = CHARACTERS.replace("=", "")
 """The characters that stand for numbers and names: 0 is `a`, 26 is `A`, and 52 is `0`."""
 
 MAX_CHARACTERS = 10**7
-"""Maximum length of a text. A checkpoint from a stranger also contains this setting, and a length
-without a limit would fill the memory."""
+"""Maximum length of a text. A checkpoint from a stranger could fill the memory without a limit."""
 
 
 class Generated(Corpus):

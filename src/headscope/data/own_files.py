@@ -182,8 +182,7 @@ class TextFiles(Corpus):
         if not first:
             raise UserError(f"data.path={self.path} is empty")
         if len(first) == 1:
-            # The last tenth begins at a place that depends on the length of the text, which is
-            # counted when the text is read for the first time.
+            # The last tenth depends on the length, which is counted when the text is read first.
             [(_, chunks)] = first
             if self.characters is None:
                 self.characters = sum(map(len, chunks))

@@ -102,8 +102,7 @@ class MultiHeadAttention(nn.Module):
         `mask` is True where a query may look (shapes: `headscope.nn.masks`). `position` rotates
         queries and keys, or biases the scores. `past` holds the keys and values of earlier tokens.
         The new keys and values are appended, and S counts all keys. Queries are aligned to the last
-        keys. Raises UserError if a sequence is too long, or if the mask has a wrong shape. PyTorch
-        refuses other inputs with wrong shapes.
+        keys. Raises UserError if a sequence is too long, or if the mask has a wrong shape.
         """
         inputs: Any = {"mask": mask, "position": position, "past": past, "explicit": weights}
         dropout = self.dropout if self.training else 0.0

@@ -56,8 +56,7 @@ class SingleHead(MultiHeadAttention):
 
     def __init__(self, *, heads: int, **options: Any) -> None:
         if heads != 1:
-            advice = "set model.heads=1, or model/attention=multi_head"
-            raise UserError(f"heads={heads}: single_head has one head; {advice}")
+            raise UserError(f"heads={heads}: single_head has one; set heads=1, or use multi_head")
         super().__init__(heads=heads, **options)
 
 

@@ -20,8 +20,7 @@ class Past(NamedTuple):
     length: int
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes the new keys k and values v, each (B, K, T, D), to the next free slots. Returns
-        all keys and all values so far, each (B, K, S, D)."""
+        """Writes new keys and values (B, K, T, D) to free slots. Returns all (B, K, S, D)."""
         end = self.length + k.size(2)
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v

@@ -84,8 +84,7 @@ def check_sizes(layer: Any, *, block_size: int | None, causal: bool) -> None:
         raise UserError(f"dropout={layer.dropout} must be at least 0 and below 1")
     heads, kv_heads = layer.heads, layer.kv_heads
     if kv_heads < 1 or heads % kv_heads:
-        problem = f"heads={heads} must be a multiple of kv_heads={kv_heads}"
-        raise UserError(f"{problem}: every key head serves the same number of query heads")
+        raise UserError(f"heads={heads} must be a multiple of kv_heads={kv_heads}: change one")
     if not layer.has_out_proj and heads * layer.head_dim != layer.out_dim:
         width = f"heads={heads} times head_dim={layer.head_dim}"
         raise UserError(f"out_proj=false: {width} must equal the output width {layer.out_dim}")

@@ -34,8 +34,7 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def multiplies_bf16_fast(device: torch.device) -> bool:
-    """Whether `device` multiplies bfloat16 matrices at least as fast as float32 matrices. A CPU
-    without AVX-512 can be 20 times slower."""
+    """Whether `device` multiplies bfloat16 fast. A CPU without AVX-512 can be 20 times slower."""
     if device.type == "cpu":
         return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return supports_bf16(device)

@@ -163,8 +163,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
 
 
 def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
-    """Prints the step at which a resumed run continues, the changed settings, and why its figures
-    will differ from those of an uninterrupted run."""
+    """Prints where a resumed run continues, what changed, and why its figures will differ."""
     run.say(f"resuming    at step {resume.step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
         run.say(f"changed     {change}")

@@ -33,8 +33,7 @@ class Position(nn.Module):
         self.heads, self.head_dim = heads, head_dim
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Position":
-        """Moves and converts the module, but keeps the dtype of buffers, such as slopes and sines.
-        Otherwise `.bfloat16()` would round the buffers."""
+        """Moves and converts the module, but keeps the dtype of buffers: bf16 would round them."""
         old_buffers = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, old in old_buffers.items():

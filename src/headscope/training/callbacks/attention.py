@@ -52,8 +52,8 @@ class AttentionLog(StepCallback):
         run_megabytes: NonNegative = 200.0,
     ) -> None:
         self.text, self.steps, self.images = text, steps, images
-        self.step_bytes = int(step_megabytes * 1e6)
-        self.run_bytes = int(run_megabytes * 1e6)
+        self.step_bytes = int(step_megabytes * MEGABYTE)
+        self.run_bytes = int(run_megabytes * MEGABYTE)
         self.snapshot_steps: set[int] = set()
         self.image_steps: set[int] = set()
         self.logged_bytes = 0

@@ -39,8 +39,7 @@ class ProgressReport(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = pl_module.timer.seconds()
-        # The number of steps between two lines is a multiple of log_every_steps, so that a line
-        # shows the same loss as TensorBoard.
+        # A multiple of log_every_steps, so that a line shows the same loss as TensorBoard.
         every = pl_module.log_every_steps
         self.print_every_steps = every * max(1, round(trainer.max_steps / LINES / every))
         if self.console.is_terminal and trainer.is_global_zero:
