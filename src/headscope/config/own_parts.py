@@ -93,7 +93,7 @@ def made_by_hydra(part: Part, group: str, name: str, **given: Any) -> Any:
     try:
         made = built_by_hydra(part, **given)
     except InstantiationException as error:
-        cause = error.__cause__ or error
+        cause: Any = error.__cause__ or error
         missing = isinstance(cause, ModuleNotFoundError)
         advice = f"; install it: pip install {cause.name or name}" if missing else ""
         raise UserError(f"{named}: {first_line(cause)}{advice}") from error

@@ -56,7 +56,8 @@ class SingleHead(MultiHeadAttention):
 
     def __init__(self, *, heads: int, **options: Any) -> None:
         if heads != 1:
-            raise UserError(f"heads={heads}: single_head has one; set heads=1, or use multi_head")
+            advice = "set model.heads=1, or model/attention=multi_head"
+            raise UserError(f"heads={heads}: single_head has one head; {advice}")
         super().__init__(heads=heads, **options)
 
 

@@ -72,7 +72,6 @@ class Run:
 
 def build(
     config: TrainConfig,
-    *,
     folder: Path,
     console: Console,
     resume: checkpoint.Stored | None = None,
