@@ -33,7 +33,7 @@ def train(words: Sequence[str] = (), *, callbacks: Any = (), logger: Any = None)
     """Trains a GPT, as `headscope train` does with the same words, such as `model.heads=8`.
 
     `callbacks` is a callback of Lightning or a list of them, in addition to those of the
-    configuration. `logger` is a logger, a list of them, or False for none, and replaces them.
+    configuration. `logger` is a logger, a list, or False for none, instead of the configured ones.
 
     In a notebook, the progress is one line that changes. An interrupt (Ctrl-C, or the stop button)
     saves a checkpoint, prints how to continue, and raises KeyboardInterrupt. Afterwards, the signal

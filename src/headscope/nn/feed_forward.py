@@ -80,7 +80,7 @@ class FeedForward(nn.Module):
 
 
 def no_feed_forward(*, embed_dim: int, **options: Any) -> None:
-    """No feed-forward network: blocks consist of attention only (Elhage 2021)."""
+    """No feed-forward network: blocks consist of attention only (Elhage 2021). Ignores options."""
 
 
 class SwiGLU(nn.Module):
