@@ -74,7 +74,7 @@ def turn(layer: MultiHeadAttention, x: Tensor, explicit: bool) -> Figures:
         out = layer(x, weights=explicit)
         (out[0] if explicit else out).backward(gradient)
 
-    seconds = runner.seconds_of(both, x.device)
+    seconds = runner.seconds_of(both)
     layer.zero_grad()
     x.grad = None
     return {"milliseconds": 1e3 * seconds}

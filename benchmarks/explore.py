@@ -27,7 +27,6 @@ from benchmarks.runner import seconds_of
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.data.tokenizer import byte
 
-CPU = torch.device("cpu")
 ROUNDS = 15
 TOKENS = 40
 KEY = """const field = document.querySelector(".editor-card textarea");
@@ -90,7 +89,7 @@ ACTIONS: dict[str, Callable[[str, int], Any]] = {
 
 def milliseconds(work: Callable[[int], Any]) -> float:
     """The median time of a call, after one call that is not counted."""
-    times = [seconds_of(partial(work, number), CPU) for number in range(ROUNDS + 1)]
+    times = [seconds_of(partial(work, number)) for number in range(ROUNDS + 1)]
     return 1000 * statistics.median(times[1:])
 
 

@@ -21,7 +21,7 @@ import torch
 from lightning.pytorch import Callback
 
 from benchmarks.table import Row, bar_chart, line_chart, number, table
-from headscope.cli.bare_loop import built, synchronize
+from headscope.cli.bare_loop import built
 from headscope.config.parse import Positive, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
@@ -30,6 +30,7 @@ from headscope.trained import checkpoint
 from headscope.training.build import Run
 from headscope.training.run import device_name
 from headscope.training.run_folder import shown
+from headscope.training.timer import wait_for_gpu
 
 Figures = dict[str, Any]
 Measured = dict[str, list[Figures]]  # of each side, with one entry for each round
@@ -147,12 +148,12 @@ def summarize(measured: Measured, *, ratio_of: str, reference: str) -> list[dict
     return rows
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Seconds that one call takes, until the device has finished its work."""
-    synchronize(device)
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds that one call takes, until a GPU has finished its work."""
+    wait_for_gpu()
     started = time.perf_counter()
     call()
-    synchronize(device)
+    wait_for_gpu()
     return time.perf_counter() - started
 
 

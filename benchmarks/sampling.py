@@ -79,7 +79,7 @@ def measure(request: Request, rounds: Positive, small: Case, large: Case) -> Res
 
 
 def turn(way: Way, count: int, request: Request) -> Figures:
-    return {SPEED: count / runner.seconds_of(lambda: way(count), request.device)}
+    return {SPEED: count / runner.seconds_of(lambda: way(count))}
 
 
 def sample(model: GPT, prompt: list[int], count: int, **options: Any) -> list[int]:

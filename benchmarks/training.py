@@ -120,4 +120,4 @@ def matrix_rate(device: torch.device, *, size: int | None = None, rounds: int = 
     a, b = (torch.randn(size, size, device=device, generator=generator) for _ in "ab")
     if torch.is_autocast_enabled(device.type):
         a, b = (part.to(torch.get_autocast_dtype(device.type)) for part in (a, b))
-    return 2 * size**3 / min(seconds_of(lambda: a @ b, device) for _ in range(rounds))
+    return 2 * size**3 / min(seconds_of(lambda: a @ b) for _ in range(rounds))

@@ -58,8 +58,7 @@ def why_not_compiled(error: BaseException) -> str:
 @contextmanager
 def library_errors(problem: str) -> Iterator[None]:
     """Inside the `with` block, an error of a library becomes a UserError that begins with
-    `problem`, also a panic of Rust code, which is not an `Exception`. Do not call our own code
-    inside."""
+    `problem`, also a panic of Rust code, which is no `Exception`. Call no code of ours inside."""
     try:
         yield
     except MemoryError:

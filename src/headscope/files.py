@@ -123,8 +123,7 @@ def _refuse(constant: str) -> None:
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Writes summary.json, the results of a finished run, with a checksum of all of them. Raises
-    UserError if the file cannot be written."""
+    """Writes summary.json, the results of a finished run, with a checksum of all of them."""
     content = summary | {"crc32": summary_checksum(summary)}
     write_atomically(folder / "summary.json", json_text(content, indent=2) + "\n")
 

@@ -21,8 +21,7 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")  # SIGUSR2: submitit, at a ti
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
 SAME_REQUEST_SECONDS = 1
-"""Signals within this time after the first are the same request: when a terminal is closed, the
-shell and the system each send a SIGHUP."""
+"""Signals within this time are one request: a closed terminal sends SIGHUP more than once."""
 
 
 class Interrupted(SystemExit):
@@ -35,8 +34,7 @@ class Interrupted(SystemExit):
 
 
 class StopSignals:
-    """Records the first stop signal of this process. `requested` is its number, or 0. If `quiet` is
-    true, prints nothing."""
+    """Records the first stop signal of this process: `requested` is its number, or 0."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -46,8 +44,7 @@ class StopSignals:
 
     def install(self) -> None:
         """Replaces the handlers of the stop signals until `restore`. A signal that is ignored, as
-        with `nohup`, stays ignored. Does nothing outside the main thread, because only the main
-        thread may set handlers."""
+        with `nohup`, stays ignored. Only the main thread may set handlers: others do nothing."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:

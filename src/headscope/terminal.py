@@ -21,8 +21,7 @@ def open_closed_streams() -> None:
 
 
 def command(name: str, *words: str) -> str:
-    """The command line of another command, as the user started this process: with a script of a
-    checkout, or with `headscope`."""
+    """Another command, as the user started this process: with a script, or with `headscope`."""
     script = Path(sys.argv[0]).with_name(f"{name}.py")
     if script.parent.name == "scripts" and script.is_file():
         return shlex.join(["python", str(script), *words])

@@ -96,7 +96,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
         with refused(f"pip install 'headscope[{to}]'"):
             FORMATS[to](loaded, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with refused("source=", "needs the package transformers"):
+    with refused("source=", "needs transformers"):
         import_model(str(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

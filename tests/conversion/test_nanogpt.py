@@ -113,7 +113,7 @@ def test_files_that_do_not_fit_each_other_are_refused_and_a_pickle_is_not_run(te
     Path("other.txt").write_text(TEXT + "é")
     for name, given, size, word in (
         ("ckpt.pt", text, 17, "block_size=17"),
-        ("ckpt.pt", Path("other.txt"), None, "different characters"),
+        ("ckpt.pt", Path("other.txt"), None, "characters, not"),
         ("ckpt.pt", None, None, "give text="),
         ("pickle.pt", text, None, "not a checkpoint"),
     ):

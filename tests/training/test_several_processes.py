@@ -177,7 +177,7 @@ def test_an_error_is_printed_once(way, tiny, script):
     ended = train(way, 2, *tiny, "trainer.batch_size=9")
     assert ended.code == 1, ended.err
     [line] = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
-    assert "trainer.batch_size=9 must be a multiple of the number of devices (2)" in line
+    assert "trainer.batch_size=9 is no multiple of 2 devices" in line
     assert not list(Path().glob("outputs/*"))
 
 

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 from rich.console import Console
 from torch import nn
 
@@ -14,6 +13,7 @@ from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
 from headscope.nn.loss import next_token_loss
 from headscope.training.build import Run, build
+from headscope.training.timer import wait_for_gpu
 
 
 def built(config: TrainConfig, folder: Path) -> Run:
@@ -22,8 +22,7 @@ def built(config: TrainConfig, folder: Path) -> Run:
 
 
 class BareLoop:
-    """Trains the model of the run that `config` describes, with its batches, optimizer, schedule,
-    gradient clipping and precision."""
+    """Trains the model of `config`, with its batches, optimizer, schedule and precision."""
 
     def __init__(self, config: TrainConfig) -> None:
         with TemporaryDirectory() as folder:
@@ -44,7 +43,7 @@ class BareLoop:
 
     def run(self, count: int) -> float:
         """Runs `count` steps and returns the mean milliseconds per step."""
-        synchronize(self.device)
+        wait_for_gpu()
         started = time.perf_counter()
         for step, (inputs, targets) in itertools.islice(self.steps, count):
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -57,11 +56,5 @@ class BareLoop:
             self.optimizer.zero_grad(set_to_none=True)
             if step == 0:
                 self.first_loss = float(loss.detach())
-        synchronize(self.device)
+        wait_for_gpu()
         return 1e3 * (time.perf_counter() - started) / count
-
-
-def synchronize(device: torch.device) -> None:
-    """Waits until a GPU has finished all launched kernels, which run asynchronously."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

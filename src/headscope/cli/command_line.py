@@ -89,8 +89,7 @@ def prepared(
 
 
 def attempt(task: Callable[[Any], Any], config: Any) -> Any:
-    """Calls `task`. If it fails before it has written to the run folder, which Hydra has just made,
-    removes that folder, unless another process uses it."""
+    """Calls `task`. If it fails, removes the new run folder, if it is unused."""
     folder = run_folder()
     try:
         load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)

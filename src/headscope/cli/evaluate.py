@@ -17,8 +17,7 @@ def evaluate(
     device: str,
     precision: Literal["auto", "fp32", "bf16-mixed", "bf16", "int8"],
 ) -> None:
-    """Prints the losses to standard output as a JSON object. With `block_size=`, prints a list with
-    one object for each block size."""
+    """Prints the losses as a JSON object, or with `block_size=` as a list, one for each size."""
     from headscope.trained import evaluation, load
     from headscope.trained.checkpoint import find
 

@@ -33,12 +33,11 @@ def train(words: Sequence[str] = (), *, callbacks: Any = (), logger: Any = None)
     """Trains a GPT, as `headscope train` does with the same words, such as `model.heads=8`.
 
     `callbacks` is a callback of Lightning or a list of them, in addition to those of the
-    configuration. `logger` is a logger, a list of them, or False for none, instead of those of the
-    configuration.
+    configuration. `logger` is a logger, a list, or False for none, instead of the configured ones.
 
     In a notebook, the progress is one line that changes. An interrupt (Ctrl-C, or the stop button)
-    saves a checkpoint, prints how to continue, and raises KeyboardInterrupt. Afterwards, the
-    signal handlers are as before.
+    saves a checkpoint, prints how to continue, and raises KeyboardInterrupt. Afterwards, the signal
+    handlers are as before.
 
     Raises UserError if a word, a value or a file is wrong, or if memory or disk space runs out.
     Other signals that end a process, such as SIGTERM, save too and end it.

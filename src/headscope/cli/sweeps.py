@@ -40,8 +40,7 @@ from headscope.training.run_folder import ERROR, make_new, remove_unused, shown
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 SWEEP_ID = "HEADSCOPE_SWEEP"
-"""The environment variable with which conf/train.yaml names the folder of a sweep, also in the
-processes that a launcher starts."""
+"""The variable with which conf/train.yaml names the folder of a sweep, also in its processes."""
 
 RESULTS = ("val_loss", "val_bits_per_byte", "train_seconds")
 """The entries of summary.json that are shown for each run."""
@@ -128,8 +127,7 @@ def reported() -> Iterator[None]:
     except Exception as error:
         if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
             remove_unused(Path(HydraConfig.get().sweep.dir))
-        # Optuna raises an error if all runs have failed. joblib and submitit raise one if they lose
-        # a process, which was killed or ran out of memory.
+        # Optuna raises an error if all runs failed, joblib and submitit if a process was killed.
         if type(error).__module__.partition(".")[0] in ("joblib", "submitit"):
             note(f"Error: {first_line(error)}")
         elif isinstance(error, USER_ERRORS):

@@ -117,15 +117,7 @@ def run(
                 say(f"{run_folder.shown(folder)} is already finished")
                 return folder, summary
         try:
-            run = build(
-                config,
-                folder=folder,
-                console=console,
-                resume=resume,
-                processes=connected,
-                callbacks=callbacks,
-                loggers=loggers,
-            )
+            run = build(config, folder, console, resume, connected, callbacks, loggers)
         except UserError as error:
             if resume is None or str(resume.path) in str(error):
                 raise

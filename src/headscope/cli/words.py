@@ -31,8 +31,7 @@ def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
     for word in unknown:
         key, equals, value = word.lstrip("-")[:80].partition("=")
         plain = f"{key}={value if equals else 'VALUE'}"
-        hint = f"keys have no --, as in {plain}; --help lists all keys"
-        raise UserError(f"{word[:200]} is not a flag: {hint}")
+        raise UserError(f"{word[:200]} is not a flag: keys have no --, as in {plain}; see --help")
     key = "data.path" if config_name in ("train", "compare") else "checkpoint"
     for word in args.overrides:
         if "=" not in word and ("." in word or os.path.exists(word)) and word[0] != "~":

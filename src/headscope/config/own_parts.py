@@ -61,8 +61,7 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
 
 
 def parts_words(settings: Mapping[str, Any]) -> list[str]:
-    """The word `parts=...` with which the person names the modules of own parts again, if the plain
-    data of a configuration has any."""
+    """The word `parts=...` that names the modules of own parts in a configuration, if any."""
     names: dict[str, None] = {}
     waiting = [settings]
     for part in waiting:  # grows
@@ -94,11 +93,10 @@ def made_by_hydra(part: Part, group: str, name: str, **given: Any) -> Any:
     try:
         made = built_by_hydra(part, **given)
     except InstantiationException as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, ModuleNotFoundError):
-            advice = f"pip install {cause.name or name}"
-            raise UserError(f"{named}: {first_line(cause)}; install it: {advice}") from error
-        raise UserError(f"{named}: {first_line(cause)}") from error
+        cause: Any = error.__cause__ or error
+        missing = isinstance(cause, ModuleNotFoundError)
+        advice = f"; install it: pip install {cause.name or name}" if missing else ""
+        raise UserError(f"{named}: {first_line(cause)}{advice}") from error
     if not isinstance(made, locate(GROUPS[group].base)):
         raise UserError(f"{named} must make a {GROUPS[group].base}")
     return made

@@ -123,8 +123,7 @@ def checked_keys(
 
 
 def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> Any:
-    """`value`, an integer as a float if a float is `expected`. Raises UserError if it has another
-    type."""
+    """`value`, an integer as a float if this is `expected`. Raises UserError for another type."""
     if expected in (Any, inspect.Parameter.empty, Others) or isinstance(expected, str):
         return value  # a constructor without types
     for kind in alternatives(expected):

@@ -76,8 +76,7 @@ GROUPS = {
 
 
 OWN_FOLDERS: list[str] = []
-"""Folders with modules of the person. No library finds its optional modules there, unless the
-person has named a module of theirs."""
+"""Folders with modules of the person, found only if the person has named a module there."""
 
 
 class Part(dict[str, Any]):
@@ -200,8 +199,7 @@ def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Param
 
 @cache
 def defaults_in_conf(group: str) -> dict[str, dict[str, Any]]:
-    """The targets that headscope's own conf/ names in a group, and the values of their keys. The
-    key `choice` is the name of the file."""
+    """The targets in a group of our conf/, and the values of their keys; `choice` is the file."""
     defaults = {}
     folder = group if (CONF / group).is_dir() else group.rpartition("/")[2]  # thresholds
     for file in sorted((CONF / folder).glob("*.yaml")):

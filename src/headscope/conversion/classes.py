@@ -129,8 +129,7 @@ class HuggingFaceClass:
         }
 
     def read(self, settings: Settings, names: set[str]) -> Part:
-        """Our configuration. `names` are those of the parameters. Raises UserError if an entry has
-        no counterpart in headscope."""
+        """Our configuration. `names` are those of parameters. UserError for an unknown entry."""
         values = {ours: settings.get(theirs) for ours, theirs in self.keys.items()}
         activation = values.pop("activation", "gelu")
         if self.feed_forward == "SwiGLU":
@@ -216,9 +215,8 @@ class HuggingFaceClass:
 
     @torch.no_grad()
     def fill(self, theirs: Any, gpt: GPT, weights: dict[str, Tensor]) -> None:
-        """Writes the `weights` of ours, in standard form, to `theirs`. Biases that ours does not
-        have become zeros, and gains ones. Raises Unfit if a parameter has no counterpart, or
-        another shape."""
+        """Writes the `weights` of ours, in standard form, to `theirs`. Missing biases become zeros,
+        and gains ones. Raises Unfit if a parameter has no counterpart, or another shape."""
         rest = self.parameters(theirs, gpt.block_size)
         for ours, weight in weights.items():
             names = self.counterpart(ours)
@@ -378,8 +376,7 @@ class NanoChat(Qwen3):
     without gains, so ours become ones. It differs in three ways that become other weights:
 
     - It normalizes each embedding before the first block. We store the normalized ones (V, C).
-    - It rotates queries and keys by the negative angle. Swapping the two halves of each head has
-      the same effect.
+    - It rotates queries and keys by the negative angle, as if the halves of each head were swapped.
     - It normalizes queries and keys after the rotation, which does not change their lengths.
     """
 

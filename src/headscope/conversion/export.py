@@ -102,8 +102,7 @@ def write_model(loaded: TrainedModel, folder: Path, theirs: HuggingFaceClass | N
 
 
 def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict[str, Any]:
-    """The content of config.json for our own class. Raises UserError if a part of the model is not
-    in headscope, but in a file of the user."""
+    """The config.json for our own class. Raises UserError if a part is not headscope's."""
     for key, value in {"model": model, **{f"model.{key}": model[key] for key in model}}.items():
         if isinstance(value, Part) and value["_target_"].rpartition(".")[0] != "headscope":
             problem = f"to=huggingface: {key} is {value['_target_']}"
@@ -124,8 +123,7 @@ def own_config(model: Part, *, vocab_size: int, end_of_text: int | None) -> dict
 
 
 def write_tokenizer(loaded: TrainedModel, folder: Path) -> None:
-    """Writes the files of the tokenizer to `folder`, with the context length of the model, which
-    not all classes have in config.json."""
+    """Writes the tokenizer to `folder`, with the context length, which config.json may lack."""
     files = tokenizer_files(loaded.tokenizer, model_max_length=loaded.model.block_size)
     for name, content in files.items():
         write_atomically(folder / name, content)
@@ -142,9 +140,6 @@ def loading_code(folder: str, theirs: HuggingFaceClass | None) -> str:
     )
 
 
-# --- the source of our own class ---
-
-
 def source_files() -> dict[str, str]:
     """The files of our own class, {file name: source}. The sources of `headscope.nn` become one
     file: a second implementation could differ."""
@@ -158,16 +153,12 @@ def source_files() -> dict[str, str]:
 
 
 def collect(name: str, modules: dict[str, str]) -> None:
-    """Adds the source of the module `name`, without imports from headscope, to `modules`, after the
-    modules that it imports."""
+    """Adds the source of a module, without imports from headscope, after what it imports."""
     source = inspect.getsource(import_module(name))
     for indent, other in OURS.findall(source):
         if not indent and other not in modules:
             collect(other, modules)
     modules[name] = OURS.sub(lambda match: f"{match[1]}pass\n" if match[1] else "", source)
-
-
-# --- the proof in a new process ---
 
 
 def prove(folder: Path, loaded: TrainedModel, *, own_class: bool) -> tuple[str, str]:

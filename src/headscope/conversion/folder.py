@@ -1,5 +1,4 @@
-"""Opens a model in a Hugging Face folder with transformers, and proves that ours is the same
-function. Code in the folder is never run."""
+"""Opens a model in a Hugging Face folder, proves that ours is the same, and runs no code in it."""
 
 import re
 from pathlib import Path
@@ -76,14 +75,12 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of config.json. Raises UserError if transformers would load anything else than
-    the folder's model in full precision."""
+    """The content of config.json. Raises UserError unless it has the whole model in float32."""
     try:
         raw = parse_json(folder / "config.json")
     except (OSError, ValueError) as error:
         problem = f"{folder} is not a Hugging Face model: its config.json cannot be read ({error})"
-        advice = "a run of headscope is converted with checkpoint= and to="
-        raise UserError(f"{problem}; {advice}") from None
+        raise UserError(f"{problem}; to convert a run, give checkpoint= and to=") from None
     if not isinstance(raw, dict):
         raise UserError(f"{folder}: config.json is not a JSON object")
     refused = ("quantization_config", "transformers_weights")  # other weights than those there

@@ -137,8 +137,7 @@ def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
 
 
 def write(path: Path, name: str, settings: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    """Writes a GGUF file of the architecture `name`, and reads it again. Raises NotEqual if its
-    architecture or its tensors differ."""
+    """Writes a GGUF file of the architecture `name`, and reads it. NotEqual if it differs."""
     import gguf
 
     writer: Any = gguf.GGUFWriter(path, name)

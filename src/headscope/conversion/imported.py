@@ -19,8 +19,7 @@ from headscope.trained import TrainedModel, checkpoint
 
 
 def write_checkpoint(output: Path, loaded: TrainedModel) -> None:
-    """Writes an imported model to the new run folder `output`, without a training state: a run can
-    start from it with init_from=, but it cannot be resumed."""
+    """Writes an imported model to the new run folder `output`, for init_from=, not for resume=."""
     data = checkpoint.contents(
         config=replace(loaded.config, name=output.absolute().name),
         tokenizer=loaded.tokenizer,
@@ -31,8 +30,7 @@ def write_checkpoint(output: Path, loaded: TrainedModel) -> None:
 
 
 def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, Any]) -> None:
-    """Writes the new run folder `output` with a checkpoint of these weights and plain data. Raises
-    UserError if it cannot be written."""
+    """Writes the new run folder `output` with a checkpoint of these weights and plain data."""
     with new_folder(output) as folder:
         path = folder / "checkpoints" / "best.safetensors"
         tensors = {f"model.{name}": weight for name, weight in weights.items()}
@@ -40,8 +38,7 @@ def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, A
 
 
 def untrained() -> dict[str, Any]:
-    """The default settings of training in conf/, without steps: how an imported model was trained
-    is unknown, and the model card says so."""
+    """The default settings of training in conf/, without steps: an imported model's are unknown."""
 
     def in_conf(name: str) -> dict[str, Any]:
         return yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -66,8 +63,7 @@ def imported(
     text: Path | None = None,
     step: int = 0,
 ) -> TrainedModel:
-    """The checkpoint of a model of another tool. `text` is the text that it was trained on, if that
-    is known, and `step` the number of steps."""
+    """The checkpoint of a foreign model, trained for `step` steps on the file `text`, if known."""
     data = None if text is None else {"_target_": "headscope.TextFiles", "path": str(text)}
     settings = untrained() | {"name": name, "model": model, "data": data, "tokenizer": None}
     config = parse(TrainConfig, settings, composed=False)

@@ -16,8 +16,7 @@ LONGEST = 200
 
 
 def model_card(loaded: TrainedModel, *, load: str, checked: str) -> str:
-    """The text of README.md. `load` is Python code that opens the folder. `checked` is a sentence
-    that says how the export was checked."""
+    """The README.md. `load` is code that opens the folder, `checked` says how it was checked."""
     config, run = loaded.config, loaded.path.parent.parent
     imported = config.trainer.max_steps == 0 or config.data is None
     recipe = () if imported else ("init_from", "seed", "optimizer", "schedule", "trainer")

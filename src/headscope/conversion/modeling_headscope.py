@@ -75,6 +75,7 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     config_class = HeadscopeConfig
     base_model_prefix = "model"
+    _input_embed_layer = "embedding"  # of `model`
     # transformers 4 reads only the keys.
     _tied_weights_keys = {"model.head.weight": "model.embedding.weight"}  # noqa: RUF012
 
@@ -85,12 +86,6 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         # transformers then refuses assisted generation, which removes tokens from the cache.
         self._is_stateful = self.model.ngrams > 1 or self.model.end_of_text is not None
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embedding
-
-    def set_input_embeddings(self, value: Any) -> None:
-        self.model.embedding = value
 
     def get_output_embeddings(self) -> nn.Module:
         return self.model.head
@@ -126,9 +121,8 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         """Logits (B, T, V) of the next token after each of `input_ids` (B, T).
 
         `cache` is a cache of transformers, or None; `past_key_values` is its old name.
-        `attention_mask` (B, S) is 0 for padding. With `labels` (B, T), which are usually
-        `input_ids`, also returns the mean cross-entropy of each next token. A label of -100 does
-        not count.
+        `attention_mask` (B, S) is 0 for padding. With `labels` (B, T), usually `input_ids`, also
+        returns the mean cross-entropy of the next tokens. A label of -100 does not count.
         """
         cache = past_key_values if cache is None else cache
         cached = 0 if cache is None else int(cache.get_seq_length())  # a static cache has a tensor

@@ -87,15 +87,11 @@ def tokenizer_of(vocab_size: int, path: Path, text: Path | None) -> Tokenizer:
         if vocab_size in (50257, 50304):  # GPT-2's, which nanoGPT pads to a multiple of 64
             return with_vocab_size(gpt2([]), vocab_size)
         problem = f"{path} has {vocab_size} tokens, which are not GPT-2's"
-        advice = "the file that the model was trained on, whose characters are its tokens"
-        raise UserError(f"{problem}: give text=, {advice}")
+        raise UserError(f"{problem}: give text=, the file whose characters are its tokens")
     alphabet = char(text_chunks(text)).state()["alphabet"]
     if len(alphabet) != vocab_size:
-        problem = (
-            f"text={text} has {len(alphabet)} different characters, not {vocab_size} as {path}"
-        )
-        advice = "name the text that the model was trained on, or use the run that it came from"
-        raise UserError(f"{problem}: {advice}")
+        problem = f"text={text} has {len(alphabet)} characters, not {vocab_size} as {path}"
+        raise UserError(f"{problem}: name the text of its training, or use the run it came from")
     return CharTokenizer(alphabet, special_tokens=False)
 
 

@@ -28,8 +28,7 @@ DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "Stacked
 """The attentions that other tools have. They do not have those that a user adds to headscope."""
 
 LONGEST = 2048
-"""The default longest context of an imported model without a table of positions. Causal masks and
-the proof need memory for the square of it."""
+"""The longest context of a model without a table of positions: memory grows with its square."""
 
 
 class NotEqual(Unfit):
@@ -48,9 +47,8 @@ def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor
 
 @torch.no_grad()
 def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) -> GPT:
-    """A model whose parameters are random numbers: gains and biases too. Logits have a deviation of
-    about 5, and some values in each layer are 8 times as large as others, so that a cap or a clip
-    changes the logits."""
+    """A model with random parameters, also gains and biases. Logits have a deviation of about 5,
+    and some values are 8 times as large as others, so a cap or a clip changes the logits."""
     with WithoutInitialization():
         gpt = build_model(config, vocab_size=vocab_size, end_of_text=end_of_text).eval()
     generator = torch.Generator().manual_seed(0)
@@ -121,8 +119,7 @@ def require_nothing_held(gpt: GPT) -> None:
 
 
 def converted(theirs: HuggingFaceClass, gpt: GPT, config: Part) -> tuple[dict[str, Any], Any]:
-    """The entries of config.json, and the model of the other tool, with the weights of `gpt`.
-    Raises Unfit if a part of `gpt` has no counterpart."""
+    """The entries of config.json, and their model with the weights of `gpt`, or raises Unfit."""
     config, weights = standard_form(gpt, config)
     entries = theirs.entries(gpt, config)
     model = theirs.build(entries)

@@ -33,8 +33,7 @@ class Settings:
         return getattr(self.config, key, None)
 
     def unread(self) -> str:
-        """The entries of config.json that were not read and may have an effect, first those that
-        differ from the defaults of the class."""
+        """The entries that were not read and may have an effect, first those without defaults."""
         known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
         unread = [
             key
@@ -51,8 +50,7 @@ def quiet_transformers(key: str) -> Iterator[None]:
     """Inside the `with` block, transformers prints no warnings and no progress bars. Raises
     UserError if transformers, which `key` needs, is not installed."""
     if find_spec("transformers") is None:
-        advice = "pip install 'headscope[huggingface]'"
-        raise UserError(f"{key} needs the package transformers: {advice}")
+        raise UserError(f"{key} needs transformers: pip install 'headscope[huggingface]'")
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

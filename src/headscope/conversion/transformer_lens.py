@@ -64,8 +64,7 @@ class HeadscopeAdapter(ArchitectureAdapter):
     supports_hf_output_attentions = False  # `HookedAttention` computes the weights
 
     def prepare_model(self, model: Any) -> None:
-        """Reads the sizes and parts from `model`, a `HeadscopeForCausalLM`. TransformerLens calls
-        this before it inserts hooks."""
+        """Reads sizes and parts of a `HeadscopeForCausalLM`, before hooks are added."""
         gpt, cfg = model.model, self.cfg
         layer, network = gpt.attentions[0], gpt.blocks[0].feed_forward
         position = type(gpt.position).__name__
@@ -118,8 +117,7 @@ class AttentionOnly(bridges.BlockBridge):
 class HookedAttention(bridges.AttentionBridge):
     """The hooks of an attention layer of headscope. Changes to all of them change the output.
 
-    - `hook_q` (B, T, H, D), `hook_k` and `hook_v` (B, T, K, D): queries and keys after `qk_norm`,
-      and values.
+    - `hook_q` (B, T, H, D), `hook_k` and `hook_v` (B, T, K, D): the first two after `qk_norm`.
     - `hook_rot_q`, `hook_rot_k`: queries and keys after the rotation, with rotary positions.
     - `hook_attn_scores` (B, H, T, S): the scaled scores with the bias of the position encoding,
       -inf where a query may not look.
@@ -156,8 +154,7 @@ class HookedAttention(bridges.AttentionBridge):
         z = weights @ one_per_query_head(v, layer.heads).to(weights.dtype)
         return self.hook_out(self.o(z.to(v.dtype).transpose(1, 2).flatten(2)))
 
-    # The names of TransformerLens: weights (H, C, D) and biases (H, D), or K instead of H. Without
-    # biases, b_Q, b_K and b_V raise AttributeError.
+    # The names of TransformerLens: weights (H or K, C, D), and biases (H or K, D), if any.
     W_Q = property(lambda self: self.original_component.projections()[0].mT)
     W_K = property(lambda self: self.original_component.projections()[1].mT)
     W_V = property(lambda self: self.original_component.projections()[2].mT)
@@ -171,6 +168,5 @@ def per_head(hook: HookPoint, x: Tensor) -> Tensor:
     return hook(x.transpose(1, 2)).transpose(1, 2)
 
 
-# boot_transformers of TransformerLens 4.3 looks for names only in this table, not among the
-# adapters of entry points.
+# boot_transformers of TransformerLens 4.3 knows only this table, not entry points.
 SUPPORTED_ARCHITECTURES.setdefault(OWN_CLASS, HeadscopeAdapter)

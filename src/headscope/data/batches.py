@@ -30,16 +30,14 @@ Gather = Callable[[np.ndarray], Tensor]
 """Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
 
 ROUNDS = 4
-"""The number of rounds of `Shuffle`. If `hash_with_key` were perfectly random, two rounds would be
-enough (Luby & Rackoff 1988)."""
+"""Rounds of `Shuffle`. For a perfectly random hash, two would be enough (Luby & Rackoff 1988)."""
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
 HALF = np.uint64(32)
 
 
 class TrainingBatches(IterableDataset[Batch]):
-    """An endless sequence of training batches. Each batch is a pure function of the seed, the rank
-    and the batch's index in the sequence.
+    """Endless training batches. Each is a pure function of (seed, rank, its index).
 
     Each epoch cuts the tokens (N,) into windows of T + 1 tokens, where neighbouring windows share
     one token. Each epoch has a new random offset of the first window and a new random order of the
@@ -67,8 +65,7 @@ class TrainingBatches(IterableDataset[Batch]):
         self.windows = (len(tokens) - 1) // block_size - 1
         self.batches_per_epoch = self.windows // (batch_size * world_size)
         if len(tokens) <= block_size:
-            window = f"one window of model.block_size={block_size} and the token after it"
-            problem = f"{len(tokens)} training tokens are too few for {window}"
+            problem = f"{len(tokens)} training tokens are too few for model.block_size={block_size}"
             raise UserError(f"{problem}: take more text, or a smaller block_size")
         self.tokens, self.device = tokens, device
         self.block_size, self.batch_size = block_size, batch_size
@@ -117,8 +114,7 @@ class TrainingBatches(IterableDataset[Batch]):
 
 
 class Shuffle:
-    """A random permutation of range(size). An element is computed when it is needed, so memory and
-    set-up time do not depend on `size`.
+    """A random permutation of range(size). An element is computed when needed, in constant memory.
 
     This is a Feistel network (Luby & Rackoff 1988). The numbers 0, 1, 2 and so on fill a grid with
     about sqrt(size) rows and columns. Each round first shifts every column cyclically by a hash of
@@ -170,8 +166,7 @@ def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
 
 def do_not_read_ahead(tokens: np.ndarray) -> None:
     """Tells the operating system not to read ahead in the file of `tokens`, if they need more than
-    half of the memory. Reading ahead brings a small file into memory quickly, but it delays every
-    batch from random places of a large file."""
+    half of the memory. It helps with a small file, but delays every batch from a large one."""
     mapped = tokens.base
     if isinstance(mapped, mmap.mmap) and tokens.nbytes > machine_memory() / 2:
         with suppress(AttributeError):  # Windows has no madvise
@@ -179,8 +174,7 @@ def do_not_read_ahead(tokens: np.ndarray) -> None:
 
 
 def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> Gather:
-    """Copies the tokens (uint16 or uint32) to `device` once. Returns a function that gathers
-    windows on this device."""
+    """Copies the tokens to `device` once. Returns a function that gathers windows there."""
     bits = 8 * tokens.itemsize
     # As signed integers, because torch cannot index unsigned integers on every device.
     device_tokens = torch.tensor(tokens.view(f"int{bits}"), device=device)

@@ -11,8 +11,7 @@ from headscope.errors import UserError
 MAX_VOCAB_SIZE = 2**20
 
 MAX_DISTINCT = 2**22
-"""Maximum number of bytes of all different words of the sample together. The library needs about
-100 bytes of memory for each of them."""
+"""The most bytes of all different words of a sample. The library needs 100 times as many."""
 
 PIECE = 2**14
 """Characters in a piece. The library reads 256 at once, and needs 60 times their size of memory."""
@@ -70,8 +69,7 @@ def sample(texts: Iterable[str], limit: int) -> list[bytes]:
 
 def few_words(texts: list[bytes]) -> list[bytes]:
     """All texts, or every second, or every fourth, and so on, so that their different words have at
-    most `MAX_DISTINCT` bytes. English text is usually kept whole. Random letters, or text without
-    spaces such as Chinese, are not."""
+    most `MAX_DISTINCT` bytes. English is usually kept whole, Chinese is not."""
     # All texts have at most 8 times the different words of an eighth, which is faster to count.
     while 8 * distinct(texts[::8]) > MAX_DISTINCT and distinct(texts) > MAX_DISTINCT:
         texts = texts[::2]

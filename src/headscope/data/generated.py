@@ -22,8 +22,7 @@ SYMBOLS = CHARACTERS.replace("=", "")
 """The characters that stand for numbers and names: 0 is `a`, 26 is `A`, and 52 is `0`."""
 
 MAX_CHARACTERS = 10**7
-"""Maximum length of a text. A checkpoint from a stranger also contains this setting, and a length
-without a limit would fill the memory."""
+"""Maximum length of a text. A checkpoint from a stranger could fill the memory without a limit."""
 
 
 class Generated(Corpus):
@@ -67,13 +66,11 @@ class Repeats(Generated):
         if not 2 <= alphabet <= len(CHARACTERS):
             raise UserError(f"data.alphabet={alphabet} must be between 2 and {len(CHARACTERS)}")
         if not 1 <= characters <= MAX_CHARACTERS:
-            limits = f"between 1 and {MAX_CHARACTERS:,}"
-            raise UserError(f"data.characters={characters} must be {limits}")
+            raise UserError(f"data.characters={characters} must be from 1 to {MAX_CHARACTERS:,}")
         self.lengths, self.copies = (min_length, max_length), (min_copies, max_copies)
         for key, (low, high) in (("length", self.lengths), ("copies", self.copies)):
             if not 1 <= low <= high:
-                limits = f"at least 1, and at most data.max_{key}={high}"
-                raise UserError(f"data.min_{key}={low} must be {limits}")
+                raise UserError(f"data.min_{key}={low} must be from 1 to data.max_{key}={high}")
         if max_length * max_copies > characters // HOLD_OUT:
             longest = f"data.max_length={max_length} x data.max_copies={max_copies}"
             text = f"the validation text, a tenth of data.characters={characters}"
@@ -104,9 +101,8 @@ class Repeats(Generated):
 class Modular(Generated):
     """Addition modulo a prime p (Power 2022): `ab=c` with c = (a + b) mod p, for all p^2 pairs.
 
-    A random `share` of the pairs is for training, and the others for validation; ab and ba are in
-    the same split. A model that has only memorized its pairs fails in validation. Raises UserError
-    if a value is out of range.
+    A random `share` of the pairs is for training, the others for validation; ab and ba are in the
+    same split. A model that only memorizes fails in validation. Raises UserError for wrong values.
     """
 
     name = "modular"

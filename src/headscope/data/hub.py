@@ -17,8 +17,7 @@ ROWS = 100
 
 
 class Hub(Corpus):
-    """A dataset from the Hugging Face Hub. Each row is a document: see `Template` for `column` and
-    `template`.
+    """A dataset from the Hugging Face Hub. `Template` explains `column` and `template`.
 
     `train_split` and `validation_split` use the syntax of `datasets`, for example "train[:1%]". If
     `validation_split` is None, every tenth document of `train_split` is held out for validation.
@@ -87,8 +86,7 @@ class Hub(Corpus):
 
         # For the name of a file format, the library would read the files in the current folder.
         if self.dataset in {module.name for module in iter_modules(packaged_modules.__path__)}:
-            problem = f"data.name={self.dataset} is no dataset, but a loader of files"
-            raise UserError(f"{problem}: use data.path=")
+            raise UserError(f"data.name={self.dataset} is only a loader of files: use data.path=")
         columns = self.template.columns
         try:
             how = {"split": split, "revision": self.revision, "streaming": self.streaming}

@@ -118,8 +118,7 @@ def split_characters(text: str) -> list[str]:
 
 
 def reads_down(text: str) -> bool:
-    """Whether to write a label of a vertical axis from top to bottom. True if the label contains a
-    wide character, such as a Chinese character."""
+    """Whether to write a label of a vertical axis downwards: if a character is wide."""
     return any(unicodedata.east_asian_width(character) in ("W", "F") for character in text)
 
 

@@ -30,8 +30,7 @@ def core_seconds() -> tuple[float, float, float] | None:
 
 
 def cores_of_others(since: tuple[float, float, float] | None) -> float:
-    """The average number of this process's cores that other programs have used since `core_seconds`
-    returned `since`. 0 if the system does not report it."""
+    """The mean number of our cores that other programs used since `core_seconds` gave `since`."""
     now = core_seconds()
     if since is None or now is None:
         return 0.0

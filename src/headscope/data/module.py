@@ -17,8 +17,7 @@ VALIDATION_SHARE = 0.1
 """Validation during training may take at most this fraction of the training time."""
 
 FORWARD_SHARE = 1 / 3
-"""The time of a forward pass divided by the time of a training step (forward and backward pass),
-for the same number of tokens."""
+"""The time of a forward pass divided by that of a training step with as many tokens."""
 
 MAX_BYTES_ON_GPU = 256 * 2**20
 """If the training tokens need at most this number of bytes, they are copied to the GPU."""
@@ -29,9 +28,8 @@ class TokenDataModule(LightningDataModule):
 
     A process trains on `accumulate` batches of `batch_size` sequences in each optimizer step.
     During `fit`, validation uses every `validation_every`-th window. `Trainer.validate` uses every
-    `final_every`-th. `probe_text` is a text that shows what the heads do. The index of the first
-    training batch is computed from the trainer's current step, so a resumed run needs no saved
-    state of the data loader.
+    `final_every`-th. `probe_text` is a text that shows what the heads do. The trainer's step gives
+    the index of the first training batch, so a resumed run needs no state of the loader.
 
     On a CPU, batches are copied from the memory-mapped file. On a GPU, the tokens are kept in GPU
     memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a worker process prefetches the

@@ -1,8 +1,7 @@
 """The user's own files as a corpus: text files, and rows of JSON, CSV and Parquet files.
 
 Rows are read one by one, with the readers of Python and pyarrow. Those of the library `datasets`
-make a date of the text "2020-01-01", refuse half of a character, and stop at a key that is not in
-the first megabytes of a file.
+make a date of "2020-01-01", refuse half of a character, and stop at keys that come late.
 """
 
 import codecs
@@ -141,8 +140,7 @@ class TextFiles(Corpus):
         deduplicate: bool = False,
     ) -> None:
         if not path or LONE_SURROGATE.search(path):
-            kinds = "a file, a folder or a glob, in valid UTF-8"
-            raise UserError(f"data.path={path!a} must name {kinds}")
+            raise UserError(f"data.path={path!a} must name a file, a folder or a glob, in UTF-8")
         self.path = path
         self.characters: int | None = None  # of the only document, when they have been counted
         self.template = Template(column, template)
@@ -168,8 +166,7 @@ class TextFiles(Corpus):
             names = [path] if target.is_file() else glob.glob(path, recursive=True)
             self.files = sorted(file for file in map(Path, names) if file.is_file())
         if not self.files:
-            kinds = "no file, and no folder with UTF-8 text or .parquet files"
-            raise UserError(f"data.path={path} names {kinds}")
+            raise UserError(f"data.path={path} names no file, and no folder with text or rows")
 
     def fingerprint(self) -> str:
         self.characters = None  # the text may have changed
@@ -185,8 +182,7 @@ class TextFiles(Corpus):
         if not first:
             raise UserError(f"data.path={self.path} is empty")
         if len(first) == 1:
-            # The last tenth begins at a place that depends on the length of the text, which is
-            # counted when the text is read for the first time.
+            # The last tenth depends on the length, which is counted when the text is read first.
             [(_, chunks)] = first
             if self.characters is None:
                 self.characters = sum(map(len, chunks))
@@ -280,8 +276,7 @@ def json_rows(stream: Any, columns: list[str]) -> Iterator[Record]:
 
 
 def separated_values(stream: BinaryIO, columns: list[str], *, delimiter: str) -> Iterator[Record]:
-    """The rows below the header. A row with another number of fields raises ValueError, because
-    some of its text would be lost."""
+    """The rows below the header. ValueError if one has another number of fields."""
     csv.field_size_limit(2**31 - 1)  # the largest that every system takes; 128 KiB by default
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)

@@ -89,8 +89,7 @@ def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]] | N
     These merges give the same tokens as the ranks. The proof: consider the bytes of a token inside
     a text, at the moment when tiktoken merges its last two pieces. Until then, no merge crossed the
     token's ends, so the merges inside were those of encoding the token alone. All of them had lower
-    ranks, because otherwise more than two pieces would have remained. So the last two pieces are
-    the token's pair.
+    ranks, because otherwise more than two pieces would have remained. So they are the token's pair.
     """
     merges = []
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):

@@ -1,7 +1,6 @@
 """Reads UTF-8 text files in pieces. If a file is not UTF-8 text, the error says what it may be.
 
-CRLF and CR line ends become LF, and a byte order mark is removed. Sizes of texts in bytes are
-counted after these changes.
+CRLF and CR line ends become LF, and a byte order mark is removed, before sizes are counted.
 """
 
 import bz2
@@ -81,8 +80,7 @@ def file_sha256(file: Path) -> str:
 
 
 def _open_zstd(stream: BinaryIO, mode: str) -> Any:
-    # Slow to import, and needed only here. Unlike the package zstandard, pyarrow notices a file
-    # that ends early.
+    # Slow to import. Unlike the package zstandard, it notices a file that ends early.
     import pyarrow
 
     return io.BufferedReader(pyarrow.CompressedInputStream(stream, "zstd"))
@@ -99,8 +97,7 @@ OPEN: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def opened(file: Path, *, decompress: bool = True) -> Iterator[Any]:
-    """Opens a file as a binary stream. A compressed file is decompressed. Raises UserError if the
-    file cannot be read."""
+    """A file as a stream of bytes, decompressed. Raises UserError if it cannot be read."""
     unpack = OPEN.get(file.suffix.lower()) if decompress else None
     try:
         with file.open("rb") as raw, unpack(raw, "rb") if unpack else raw as stream:

@@ -41,8 +41,7 @@ class Tokenizer(ABC):
     may have fewer tokens: the last rows then belong to no token, and have no bytes.
 
     A tokenizer of your own is a subclass whose constructor takes `texts`, an iterator over the
-    training texts. Its attributes are saved, so they must be plain data; `encode` and `token_bytes`
-    may depend on nothing else.
+    training texts. Its attributes are saved: plain data, on which alone its methods depend.
     """
 
     name: str
@@ -69,8 +68,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes that a token adds to a text. They may be an incomplete character. Special
-        tokens have no bytes."""
+        """The UTF-8 bytes that a token adds to a text, perhaps an incomplete character."""
 
     def state(self) -> dict[str, Any]:
         """The complete tokenizer as plain data, for `tokenizer_from_state`."""
@@ -263,8 +261,7 @@ def code_points(text: str) -> np.ndarray:
 
 def with_vocab_size(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     """A copy of the tokenizer of an imported model, for an embedding with `vocab_size` rows. Raises
-    UserError if the tokenizer has more tokens than this, or if a tokenizer of this kind cannot have
-    rows without tokens."""
+    UserError if it has more tokens, or if its kind cannot have rows without tokens."""
     tokens = tokenizer.vocab_size
     if vocab_size == tokens:
         return tokenizer

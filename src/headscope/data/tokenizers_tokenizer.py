@@ -15,8 +15,7 @@ from headscope.errors import UserError, library_errors
 
 
 class TokenizersTokenizer(Tokenizer):
-    """A tokenizer from the text of a `tokenizer.json`, such as WordPiece, Unigram, or a byte-pair
-    encoding.
+    """A tokenizer from the text of a `tokenizer.json`, such as WordPiece, Unigram or BPE.
 
     It encodes like the library, without adding special tokens, and with `encode_special_tokens`: in
     a text, the name of a special token is text, except in Unigram and WordLevel, which encode the
@@ -71,8 +70,7 @@ class TokenizersTokenizer(Tokenizer):
             return self.library.decode(known)
 
     def labels(self, tokens: Sequence[int]) -> list[str]:
-        """As in the base class. The labels of WordPiece are the names of the tokens, such as ##ing,
-        because almost every token begins with a space."""
+        """The labels of WordPiece are names, such as ##ing: most tokens begin with a space."""
         if not self._word_piece:
             return super().labels(tokens)
         return [visible(self.names[token] if token < self.tokens else "") for token in tokens]

@@ -24,8 +24,7 @@ class ValidationWindows(IterableDataset[Batch]):
 
     If the last window is shorter, it is a separate batch. If `every` is n, only every n-th window
     is used: a fixed subset, spread over the whole text. With several ranks, each rank gets every
-    `world_size`-th batch. All ranks get the same number of batches: the last ranks may get an empty
-    batch (0, T) at the end.
+    `world_size`-th batch. All ranks get the same number: the last batch may be empty (0, T).
     """
 
     def __init__(

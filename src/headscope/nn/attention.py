@@ -4,6 +4,7 @@ Shapes: B batch, T queries, S keys, C embed_dim, O out_dim, H heads, K kv heads,
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -101,8 +102,7 @@ class MultiHeadAttention(nn.Module):
         `mask` is True where a query may look (shapes: `headscope.nn.masks`). `position` rotates
         queries and keys, or biases the scores. `past` holds the keys and values of earlier tokens.
         The new keys and values are appended, and S counts all keys. Queries are aligned to the last
-        keys. Raises UserError if a sequence is too long, or if the mask has a wrong shape. PyTorch
-        refuses other inputs with wrong shapes.
+        keys. Raises UserError if a sequence is too long, or if the mask has a wrong shape.
         """
         inputs: Any = {"mask": mask, "position": position, "past": past, "explicit": weights}
         dropout = self.dropout if self.training else 0.0
@@ -183,9 +183,8 @@ class MultiHeadAttention(nn.Module):
         if type(self).project is not MultiHeadAttention.project:
             raise UserError(f"{type(self).__name__} does not say which weights belong to a head")
         group = self.heads // self.kv_heads
-        whole = [
-            n for n in range(self.kv_heads) if {*range(n * group, n * group + group)} <= {*heads}
-        ]
+        counts = Counter(head // group for head in heads)
+        whole = [n for n, count in counts.items() if count == group]
         views = []
         for kind in ("weight", "bias") if self.qkv_bias else ("weight",):
             q, k, v = self.projections(kind)

@@ -1,5 +1,4 @@
-"""Variants of attention: the equation without a layer, fixed numbers of heads, one head at a time,
-additive.
+"""Variants of attention: the bare equation, fixed numbers of heads, one head at a time, additive.
 
 Shapes: B batch, T queries, S keys, C embed_dim, H heads, K kv heads (divides H), D head_dim.
 """
@@ -85,8 +84,7 @@ class StackedHeads(MultiHeadAttention):
 
     With the same weights, the result equals that of `MultiHeadAttention`. This class is slower,
     because it computes the heads one after another. It is meant for reading and for tests. The
-    options are the same, but with `qk_norm`, each head learns its own gains, and heads do not share
-    keys.
+    options are the same, but with `qk_norm`, each head has its own gains, and no heads share keys.
 
     Parameters: 3 H D C for the heads, and H D O for `out_proj`. The options add 3 H D with
     `qkv_bias`, O with `out_bias`, and 2 H D with `qk_norm`.

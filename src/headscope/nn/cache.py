@@ -20,8 +20,7 @@ class Past(NamedTuple):
     length: int
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes the new keys k and values v, each (B, K, T, D), to the next free slots. Returns
-        all keys and all values so far, each (B, K, S, D)."""
+        """Writes new keys and values (B, K, T, D) to free slots. Returns all (B, K, S, D)."""
         end = self.length + k.size(2)
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
@@ -49,8 +48,7 @@ class Cache:
 
     def append(self, tokens: Tensor) -> Tensor:
         """Writes `tokens` (B, T) to the next free slots. Returns all tokens so far, (B, S). The
-        caller must increase `length` after the forward pass. Raises UserError when there are more
-        than `block_size` tokens."""
+        caller must increase `length` afterwards. Raises UserError for more than `block_size`."""
         end = self.length + tokens.size(1)
         check_length(end, self.block_size)
         self.tokens[:, self.length : end] = tokens

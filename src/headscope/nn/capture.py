@@ -1,5 +1,4 @@
-"""Captures what a forward pass computes inside a model, also the attention weights, which the fused
-kernels do not return.
+"""Captures what a forward pass computes inside a model, also weights that fused kernels hide.
 
 Shapes: B batch, L layers, H heads, D head_dim, T queries, S keys, C embed_dim.
 """
@@ -86,9 +85,8 @@ def changed_outputs(
 def kept_outputs(
     attention: MultiHeadAttention, outputs: list[Tensor]
 ) -> AbstractContextManager[None]:
-    """Inside this `with` block, every call of `attention` appends the outputs of its heads
-    (B, T, H, D) to `outputs`: those that `out_proj` gets, perhaps replaced by a hook. Gradients
-    pass through these tensors."""
+    """Inside this `with` block, every call of `attention` appends its heads' outputs (B, T, H, D)
+    to `outputs`: those that `out_proj` gets, perhaps from a hook. Gradients pass through."""
 
     def keep(x: Tensor) -> Tensor:
         outputs.append(x)

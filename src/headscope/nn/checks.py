@@ -22,8 +22,7 @@ def check_positive(**values: float | None) -> None:
 
 
 def check_length(tokens: int, block_size: int) -> None:
-    """Checks that there are at most `block_size` tokens. Otherwise, a slice of a mask or a table
-    would silently be too short."""
+    """Checks that there are at most `block_size` tokens. A slice would silently be too short."""
     if tokens > block_size:
         raise UserError(f"{tokens} tokens are more than block_size={block_size}")
 
@@ -31,8 +30,7 @@ def check_length(tokens: int, block_size: int) -> None:
 def check_alignment(queries: int, keys: int, block_size: int, start: int = 0) -> None:
     """Checks that there are no more queries than keys, and at most `block_size` positions."""
     if queries > keys:
-        reason = "queries are aligned to the last keys"
-        raise UserError(f"queries ({queries}) must not outnumber keys ({keys}): {reason}")
+        raise UserError(f"{queries} queries, but {keys} keys: queries are aligned to the last keys")
     check_length(start + keys, block_size)
 
 
@@ -86,8 +84,7 @@ def check_sizes(layer: Any, *, block_size: int | None, causal: bool) -> None:
         raise UserError(f"dropout={layer.dropout} must be at least 0 and below 1")
     heads, kv_heads = layer.heads, layer.kv_heads
     if kv_heads < 1 or heads % kv_heads:
-        problem = f"heads={heads} must be a multiple of kv_heads={kv_heads}"
-        raise UserError(f"{problem}: every key head serves the same number of query heads")
+        raise UserError(f"heads={heads} must be a multiple of kv_heads={kv_heads}: change one")
     if not layer.has_out_proj and heads * layer.head_dim != layer.out_dim:
         width = f"heads={heads} times head_dim={layer.head_dim}"
         raise UserError(f"out_proj=false: {width} must equal the output width {layer.out_dim}")

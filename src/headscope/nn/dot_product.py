@@ -32,8 +32,7 @@ class HeadOutputs(NamedTuple):
     """The results of all heads. `outputs` are the weighted sums of the values, before `out_proj`.
 
     `weights` (B, H, T, S) are those after softmax and before dropout. `scores` (B, H, T, S) are
-    scaled and include the position's bias, but no mask. Both have at least the precision of
-    float32. On the fused path, both are None.
+    scaled and include the position's bias, but no mask. Both are at least float32; None if fused.
     """
 
     outputs: Tensor
@@ -86,8 +85,7 @@ def supports_grouped(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
     """Whether a fused kernel supports key heads that serve several query heads (`enable_gqa`).
 
     On CUDA, only flash attention supports them, and only in 16 bits and without a mask. Otherwise
-    PyTorch would use the math path, whose memory grows with T x S. Repeating the keys and values
-    for the memory-efficient kernel needs far less memory.
+    PyTorch would use the math path, whose memory grows with T x S, while repeated keys need little.
     """
     return device != "cuda" or (not masked and dtype in (torch.bfloat16, torch.float16))
 

@@ -16,8 +16,7 @@ from headscope.nn.checks import check_positive
 
 
 class Gelu(nn.Module):
-    """GELU (Hendrycks 2016): x times the cumulative distribution function of the standard normal
-    distribution at x."""
+    """GELU (Hendrycks 2016): x times the standard normal distribution function at x."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(x)
@@ -80,15 +79,8 @@ class FeedForward(nn.Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
-def no_feed_forward(
-    *,
-    embed_dim: int,
-    ff_dim: int | None = None,
-    activation: Callable[[], nn.Module] | None = None,
-    bias: bool = False,
-) -> None:
-    """No feed-forward network: blocks consist of attention only (Elhage 2021). No argument has an
-    effect."""
+def no_feed_forward(*, embed_dim: int, **options: Any) -> None:
+    """No feed-forward network: blocks consist of attention only (Elhage 2021). Ignores options."""
 
 
 class SwiGLU(nn.Module):

@@ -44,8 +44,7 @@ class GPT(nn.Module):
     - With `document_mask`, each token with the id `end_of_text` (by default the last token of the
       vocabulary) begins a new document, and no information flows between documents (intra-document
       masking, Zhao 2024): a token attends only to its own document, and n-grams that cross the
-      beginning of a document are omitted. Positions are counted from the first token of the
-      sequence and do not restart.
+      beginning of a document are omitted. Positions count from the first token of the sequence.
 
     As in GPT-2, initial weights have std 0.02, or 0.02 / sqrt(2 layers) in the projections that
     write to the residual stream. Raises UserError when sizes contradict one another.
@@ -109,7 +108,8 @@ class GPT(nn.Module):
         self.logit_cap = logit_cap
         self.end_of_text = end_of_text if document_mask else None
         self._initialize()
-        self.ngram_embedding.reset()
+        for table in self.ngram_embedding.parameters():
+            nn.init.zeros_(table)
         if scale_embedding:
             nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
         if tied_head:

@@ -37,14 +37,6 @@ class Held(nn.Module):
         return torch.where(self.mask > 0, self.values.to(x.dtype), x)
 
 
-def hold_input(module: Any, arguments: tuple[Tensor]) -> Tensor:
-    return module.held(arguments[0])
-
-
-def hold_output(module: Any, arguments: tuple[Tensor], output: Tensor) -> Tensor:
-    return module.held(output)
-
-
 def held_outputs(model: GPT, layer: int, part: str) -> Held:
     """Holds the outputs of the heads of a layer, if `part` is "attention.out_proj", or that of its
     feed-forward network, if it is "feed_forward". Nothing is held until the mask is changed. The
@@ -54,10 +46,10 @@ def held_outputs(model: GPT, layer: int, part: str) -> Held:
     if not hasattr(module, "held"):
         if part == "feed_forward":
             module.held = Held(model.embedding.embedding_dim, model.device)
-            module.register_forward_hook(hold_output)
+            module.register_forward_hook(lambda own, inputs, output: own.held(output))
         else:
             module.held = Held(block.attention.heads * block.attention.head_dim, model.device)
-            module.register_forward_pre_hook(hold_input)
+            module.register_forward_pre_hook(lambda own, inputs: own.held(inputs[0]))
     return module.held
 
 

@@ -39,8 +39,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Answers:
-    """A loss that counts only answers: the tokens that follow the token `after`, such as "=".
-    `begin` is the token with which a document begins."""
+    """A loss that counts only tokens after the token `after`. `begin` begins a document."""
 
     after: int
     begin: int

@@ -25,15 +25,9 @@ class NGramEmbedding(nn.Module):
         self.ngrams, self.buckets = ngrams, buckets
         self.tables = nn.ModuleList(nn.Embedding(buckets, embed_dim) for _ in range(ngrams - 1))
 
-    def reset(self) -> None:
-        """Set all embeddings to zero."""
-        for table in self.tables.parameters():
-            nn.init.zeros_(table)
-
     def forward(self, x: Tensor, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """Adds to x (B, N, C) the embeddings of the n-grams that end at the last N tokens of
-        `tokens` (B, T). If `documents` (B, T) is given, it has the number of each token's
-        document."""
+        `tokens` (B, T). `documents` (B, T) has the number of each token's document."""
         count = x.size(1)
         newest = slice(-(count + self.ngrams - 1), None)
         tokens = tokens[:, newest]

@@ -17,14 +17,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def upcast_to_float32(x: Tensor) -> Tensor:
-    """Converts x to float32, but leaves float64 unchanged. The two to three decimal digits of bf16
-    are too few for scores and angles."""
+    """Converts x to float32, but leaves float64: the two digits of bf16 are too few for scores."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def no_autocast(x: Tensor) -> torch.autocast:
-    """Turns autocast off inside a `with` block, on the device of x. So matrix products keep the
-    dtype of their inputs."""
+    """Turns autocast off inside a `with` block: matrix products keep the dtype of their inputs."""
     return torch.autocast(x.device.type, enabled=False)
 
 
@@ -36,8 +34,7 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def multiplies_bf16_fast(device: torch.device) -> bool:
-    """Whether `device` multiplies bfloat16 matrices at least as fast as float32 matrices. A CPU
-    without AVX-512 can be 20 times slower."""
+    """Whether `device` multiplies bfloat16 fast. A CPU without AVX-512 can be 20 times slower."""
     if device.type == "cpu":
         return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return supports_bf16(device)
@@ -141,10 +138,11 @@ def in_precision(model: Model, precision: str) -> Model:
 
 
 def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
-    """Replaces every linear layer of `model` in place. `make` maps the old layer to the new one."""
+    """Replaces every linear layer of `model` in place. `make` maps the old layer to the new one.
+    A layer before which outputs are held (see `held_outputs`) stays, with its hook."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and not hasattr(child, "held"):
                 setattr(parent, name, make(child))
     return model
 

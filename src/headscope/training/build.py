@@ -72,7 +72,6 @@ class Run:
 
 def build(
     config: TrainConfig,
-    *,
     folder: Path,
     console: Console,
     resume: checkpoint.Stored | None = None,
@@ -141,9 +140,8 @@ def build_data(
         raise UserError("trainer.max_steps=0 must be at least 1")
     size, count = settings.batch_size, processes.count
     if size % count:
-        fitting = -(-size // count) * count
-        problem = f"trainer.batch_size={size} must be a multiple of the number of devices ({count})"
-        raise UserError(f"{problem}: for example {fitting}")
+        fit = -(-size // count) * count
+        raise UserError(f"trainer.batch_size={size} is no multiple of {count} devices: try {fit}")
     tokens = min(settings.val_every_steps, settings.max_steps) * size * settings.accumulate * length
     stride = validation_stride(validation_tokens=len(store.validation), training_tokens=tokens)
     return TokenDataModule(

@@ -69,8 +69,7 @@ def tensors_and_data(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dic
 
 
 def saved_parts(parts: Mapping[str, Any], group: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The plain data of the states of callbacks, or of what they add to a checkpoint. Their tensors
-    are added to `tensors`. Warns of what cannot be saved."""
+    """The plain data that callbacks save. Their tensors go to `tensors`. Warns of other data."""
     saved = {}
     for name, part in parts.items():
         own: dict[str, Tensor] = {}

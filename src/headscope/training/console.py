@@ -86,9 +86,8 @@ def print_busy_machine(run: "Run", others: float) -> None:
     threads = max(1, round(free))
     on_cpu = run.trainer.strategy.root_device.type == "cpu"
     if others > 0.5 and on_cpu and run.processes.count == 1 and torch.get_num_threads() > threads:
-        line = f"other programs use {others:.1f} of {process_cores()} cores: end them"
-        advice = f"or start with OMP_NUM_THREADS={threads}, or training is slow"
-        say(run.console, f"{line}, {advice}", style="yellow")
+        line = f"other programs use {others:.1f} of {process_cores()} cores, so training is slow: "
+        say(run.console, f"{line}end them, or set OMP_NUM_THREADS={threads}", style="yellow")
 
 
 def notes(config: TrainConfig, store: TokenStore) -> list[str]:
@@ -164,8 +163,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
 
 
 def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
-    """Prints the step at which a resumed run continues, the changed settings, and why its figures
-    will differ from those of an uninterrupted run."""
+    """Prints where a resumed run continues, what changed, and why its figures will differ."""
     run.say(f"resuming    at step {resume.step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:
         run.say(f"changed     {change}")

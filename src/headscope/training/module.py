@@ -134,8 +134,7 @@ class LanguageModel(LightningModule):
         self.running_loss = self.running_loss.to(self.device)
         self.timed = (self.global_step, self.timer.seconds())
         self.set_rates()
-        # Lightning 2.6 loses a step of `self.log` if a run that ended between two validations, and
-        # so with one more, is resumed.
+        # Lightning 2.6 loses a step of `self.log` if a run that ended between validations resumes.
         trainer: Any = self.trainer
         loop, every = trainer.fit_loop.epoch_loop, trainer.val_check_batch
         if loop.restarted_on_last and (every is None or self.global_step % every):
@@ -192,8 +191,7 @@ class LanguageModel(LightningModule):
         counted = self.trainer.strategy.reduce(counts.float().mean(), reduce_op="mean")
         if not counted:
             problem = f"step {self.global_step + 1} has no answer to learn from"
-            advice = "raise model.block_size, best to the length of two documents or more"
-            raise UserError(f"{problem}: {advice}")
+            raise UserError(f"{problem}: raise model.block_size, best to two documents or more")
         return counted
 
     def compile_objective(self, batch: tuple[Tensor, Tensor]) -> None:

@@ -20,8 +20,7 @@ applied five times, it maps every x from 0.002 to 1 to a value between 0.6 and 1
 
 
 class Muon(torch.optim.Optimizer):
-    """SGD with Nesterov momentum and orthogonalized updates, whose singular values are near 1
-    (Jordan 2024).
+    """SGD with Nesterov momentum and updates whose singular values are near 1 (Jordan 2024).
 
     A parameter group may have the key `rows`, row counts such as [C, C, C], which divide each of
     its matrices into blocks. They are orthogonalized separately, so that the queries, keys and

@@ -48,8 +48,7 @@ class Objective:
         return total / (targets.numel() if counted is None else counted)
 
     def loss_sum(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss for validation, in nats, without `torch.compile`, because the last batch
-        of a validation has another shape."""
+        """The summed loss of validation in nats, not compiled: a last batch has another shape."""
         rows = self.chunk_rows(targets)
         if rows is None:
             return next_token_loss(self.model.forward(inputs), targets, reduction="sum")

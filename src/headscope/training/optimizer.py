@@ -77,8 +77,7 @@ def checked(beta1: float, beta2: float, **rates: float) -> tuple[float, float]:
 
 
 def by_decay(parameters: Sequence[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups, which Lightning's LearningRateMonitor shows by their names: matrices
-    with weight decay, and vectors without."""
+    """Two parameter groups with names: matrices with weight decay, and vectors without."""
     matrices = [each for each in parameters if each.dim() >= 2]
     vectors = [each for each in parameters if each.dim() < 2]
     return [

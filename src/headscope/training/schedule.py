@@ -48,7 +48,7 @@ class WarmupLinear(Schedule):
         up = min(1.0, (step + 1) / (self.warmup_steps + 1))
         left = max(0.0, 1 - step / self.max_steps)
         if left >= self.cooldown:
-            return min(up, 1.0)
+            return up
         down = self.final_fraction + (1 - self.final_fraction) * left / self.cooldown
         return min(up, down)
 

@@ -56,5 +56,5 @@ class TrainingTimer:
 
 def wait_for_gpu() -> None:
     """Waits until the GPU has finished all launched kernels, which run asynchronously."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    if torch.cuda.is_initialized() or torch.mps.is_available():
+        torch.accelerator.synchronize()

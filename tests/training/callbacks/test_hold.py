@@ -20,6 +20,7 @@ from headscope.analysis.head_outputs import head_outputs
 from headscope.analysis.head_statistics import measure_heads
 from headscope.nn.capture import capture
 from headscope.nn.held import held_heads, held_outputs
+from headscope.nn.precision import in_precision
 from headscope.training.module import LanguageModel
 
 SHORT = [*TINY, "data=repeats", "data.characters=2000", "trainer.max_steps=12"]
@@ -83,6 +84,8 @@ def test_a_held_head_acts_as_if_it_were_switched_off_and_learns_nothing(pair):
     assert (head_outputs(model, tokens)[1][:, :, head] == 0.5).all()
     names = [kind.name for kind in measure_heads(model, tokens).types]
     assert held_heads(model).index(True) == len(names) - 1
+    for precision in ("bf16", "int8"):  # in which `sample` and `evaluate` compute
+        assert held_heads(in_precision(model, precision)) == held_heads(model)
     assert names[-1] == "-"
 
 

@@ -54,8 +54,7 @@ class Sinusoidal(FixedTable):
 
 
 def sinusoidal_table(length: int, width: int, base: float = 10000.0) -> Tensor:
-    """The table (length, width) of `Sinusoidal`, in float32. If `width` is odd, the last dimension
-    is a sine without a cosine."""
+    """The table (length, width) of `Sinusoidal`, in float32. An odd width ends with a sine."""
     angle = angles(length, width, base)
     table = torch.empty(length, width, dtype=torch.float64)
     table[:, 0::2] = torch.sin(angle)
@@ -118,8 +117,7 @@ class Normalized(Position):
     """Adds position / `block_size`, a number in (0, 1], to every dimension. Parameters: none.
     Problems:
 
-    - Neighbouring positions differ by only 1 / `block_size`. For a long `block_size`, this is less
-      than the precision of bf16.
+    - Neighbouring positions differ by only 1 / `block_size`. Often, bf16 cannot express this.
     - A model works only with the `block_size` that it was trained with. Dividing by the length of
       each text instead of `block_size` is worse: see `add_position_over_length`.
     - All dimensions get the same number, which LayerNorm removes, as in `Index`.

@@ -25,8 +25,7 @@ class Position(nn.Module):
     """
 
     limit: str | None = None
-    """The reason why the `block_size` of a trained model cannot be increased; None if it can be
-    increased."""
+    """Why the `block_size` of a trained model cannot be increased; None if it can."""
 
     def __init__(self, *, embed_dim: int, block_size: int, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -34,8 +33,7 @@ class Position(nn.Module):
         self.heads, self.head_dim = heads, head_dim
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Position":
-        """Moves and converts the module, but keeps the dtype of buffers, such as slopes and sines.
-        Otherwise `.bfloat16()` would round the buffers."""
+        """Moves and converts the module, but keeps the dtype of buffers: bf16 would round them."""
         old_buffers = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, old in old_buffers.items():
@@ -57,8 +55,7 @@ class Position(nn.Module):
         return None
 
     def checked_end(self, embeddings: Tensor, start: int) -> int:
-        """Returns start + T, the position after the last. Raises UserError if it is above
-        `block_size`."""
+        """Returns start + T, the next position. Raises UserError if it is above `block_size`."""
         end = start + embeddings.size(1)
         check_length(end, self.block_size)
         return end
@@ -69,8 +66,7 @@ class Position(nn.Module):
 
 
 class NoPosition(Position):
-    """No position encoding. A causal model still learns some order from the causal mask
-    (Haviv 2022). Parameters: none."""
+    """No position encoding. A causal model still learns order (Haviv 2022). Parameters: none."""
 
 
 def angles(length: int, width: int, base: float) -> Tensor:

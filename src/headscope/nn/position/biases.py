@@ -16,8 +16,7 @@ class Alibi(Position):
     """ALiBi (Press 2022): scores decrease linearly with distance. Every head has a different slope.
 
     Attention rounds the bias to the dtype of the queries. In bf16, it keeps 8 significant bits. So
-    distances above 256 are rounded to multiples of 2, distances above 512 to multiples of 4, and so
-    on. Parameters: none.
+    distances above 256 are rounded to multiples of 2, above 512 to 4, and so on. Parameters: none.
     """
 
     slopes: Tensor

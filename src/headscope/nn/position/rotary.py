@@ -31,8 +31,7 @@ class Rotary(Position):
         super().__init__(**sizes)
         check_positive(base=base)
         if self.head_dim % 2:
-            reason = "model/position=rotary rotates pairs of dimensions"
-            raise UserError(f"head_dim={self.head_dim} must be even, because {reason}")
+            raise UserError(f"head_dim={self.head_dim} must be even: rotary positions rotate pairs")
         self.rotate_pairs = rotate_interleaved if interleaved else rotate_halves
         angle = angles(self.block_size, self.head_dim, base)  # (block_size, D / 2)
         self.register_buffer("cos", angle.cos().float(), persistent=False)

@@ -79,8 +79,7 @@ class AttentionLog(StepCallback):
         passage = first_passage(data.store.validation, model.block_size)
         tokens = passage if text is None else self.tokenizer.encode_prompt(text)
         if not tokens:
-            problem = "callbacks.attention.text= is empty"
-            raise UserError(f"{problem}: give a text, or null for the corpus's")
+            raise UserError("callbacks.attention.text= is empty: give a text, or null for its own")
         self.tokens, self.text_tokens = tokens[: model.block_size], len(tokens)
         if self.steps:
             self.vocabulary = self.tokenizer.vocabulary_labels()

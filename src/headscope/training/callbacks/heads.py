@@ -46,8 +46,8 @@ class HeadWatch(StepCallback):
 
     The induction metrics are means over random texts that contain a passage twice, all others over
     `windows` windows of the validation split: by default as many as have TOKENS tokens, and at
-    least four. Training uses fused attention, which returns no
-    attention weights, so additional forward passes compute them.
+    least four. Training uses fused attention, which returns no attention weights, so additional
+    forward passes compute them.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Hold(Callback):
     - `by="zero"`: their output is zero.
     - `by="mean"`: their output is their mean output at `from_step`, over the windows of the
       validation split on which heads are measured when a run ends.
-    - `by="frozen"`: their own weights stay as they are at `from_step` (see `own_weights`). What
+    - `by="frozen"`: their own weights (see `own_weights`) stay as they are at `from_step`. What
       they read may still change.
 
     With "zero" and "mean", the own weights get a gradient of zero, so only weight decay and
@@ -47,8 +47,7 @@ class Hold(Callback):
         by: Literal["zero", "mean", "frozen"] = "zero",
     ) -> None:
         if until_step is not None and until_step <= from_step:
-            problem = f"until_step={until_step} must be larger than from_step={from_step}"
-            raise UserError(f"{problem}, or null for the end of training")
+            raise UserError(f"until_step={until_step} must be above from_step={from_step}, or null")
         self.heads, self.feed_forward, self.by = sorted({*heads}), sorted({*feed_forward}), by
         self.from_step, self.until_step = from_step, until_step or math.inf
         self.active = False
@@ -89,8 +88,7 @@ class Hold(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.active = False
         if self.by == "frozen":
-            # Right after the step: a gradient of zero does not freeze, because of weight decay and
-            # momentum.
+            # A gradient of zero would not freeze, because of weight decay and momentum.
             trainer.optimizers[0].register_step_post_hook(lambda *_: self.write_back())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:

@@ -39,8 +39,7 @@ class ProgressReport(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.first_step = trainer.global_step
         self.first_seconds = pl_module.timer.seconds()
-        # The number of steps between two lines is a multiple of log_every_steps, so that a line
-        # shows the same loss as TensorBoard.
+        # A multiple of log_every_steps, so that a line shows the same loss as TensorBoard.
         every = pl_module.log_every_steps
         self.print_every_steps = every * max(1, round(trainer.max_steps / LINES / every))
         if self.console.is_terminal and trainer.is_global_zero:
@@ -57,12 +56,11 @@ class ProgressReport(ProgressBar):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         step = trainer.global_step
+        due = step == 1 or step % self.print_every_steps == 0
         if self.bar or self.cell:
-            now = time.perf_counter()
-            if now - self.refreshed > REFRESH_SECONDS:
-                self.refreshed = now
-                self._draw(trainer, pl_module)
-        elif step == 1 or step % self.print_every_steps == 0:
+            due = time.perf_counter() - self.refreshed > REFRESH_SECONDS
+        if due:
+            self.refreshed = time.perf_counter()
             self._draw(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:

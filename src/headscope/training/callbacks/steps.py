@@ -62,8 +62,7 @@ def last_step(trainer: Trainer) -> int:
 def data_of(trainer: Any) -> TokenDataModule:
     data = trainer.datamodule
     if not isinstance(data, TokenDataModule):
-        needed = "headscope's callbacks need Trainer.fit(..., datamodule=...)"
-        raise UserError(f"{needed} with a headscope.TokenDataModule")
+        raise UserError("headscope's callbacks need fit(..., datamodule=) with a TokenDataModule")
     return data
 
 
