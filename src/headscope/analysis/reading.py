@@ -22,7 +22,7 @@ from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.repeats import BATCH_SIZE
-from headscope.analysis.rows import data_frame, per_metric
+from headscope.analysis.rows import data_frame, per_head
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why, why
 from headscope.errors import UserError, whole_number
@@ -66,7 +66,7 @@ class Reading(Activations):
     def table(self) -> "DataFrame":
         """The metrics of all heads on this text (see `statistics`): a row for each head and metric,
         with the columns layer, head, metric and value."""
-        return data_frame(per_metric(self.statistics.metrics))
+        return per_head(self.statistics.metrics).melt(["layer", "head"], var_name="metric")
 
     @property
     def lens(self) -> Tensor:

@@ -302,7 +302,7 @@ class TrainedModel:
         windows = whole_number(windows, "windows", 2)  # for a standard error
         text = self._validation()
         result = measure_ablation(self, text, by, windows=windows, gradients=gradients)
-        return data_frame(per_head(result.metrics))
+        return per_head(result.metrics)
 
     def validation_windows(self, windows: int | None = None) -> Tensor:
         """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`,
