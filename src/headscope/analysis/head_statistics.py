@@ -42,8 +42,7 @@ class HeadStatistics:
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `similarity` (L H, L H): the cosine similarity of each pair of heads. Empty if the statistics
       come from a file, which does not contain it.
-    - `windows`, `tokens`: the number N and the length T of the windows, and `source` where they
-      come from.
+    - `windows`, `tokens`: the number N and the length T of the windows; `source`: their origin.
     - `unjudged`: metrics that give no name, because too few queries see such a token.
     - `descriptions`: what the metrics of the user mean, by name.
     """
@@ -201,8 +200,7 @@ def names_of(
 def untrained_unevenness(layer: MultiHeadAttention) -> float:
     """An upper limit for the `unevenness` of untrained heads. It is 0 unless queries and keys are
     normalized. Then the scores of random directions have the standard deviation s = scale sqrt(D)
-    before training too. For normally distributed scores and many keys, unevenness is
-    erf(s / sqrt(8))."""
+    before training too. With normal scores and many keys, unevenness is erf(s / sqrt(8))."""
     deviation = layer.scale * math.sqrt(layer.head_dim) if layer.qk_norm else 0.0
     return 1.05 * math.erf(deviation / math.sqrt(8))
 

@@ -46,10 +46,8 @@ def patch_paths(
         block = model.blocks[layer]
         normal = block.attention_norm(clean.residual[layer])
 
-        def measured(query: Tensor, key: Tensor, value: Tensor) -> float:
-            computed = block.attention.compute_heads(
-                query, key, value, position=model.position, mask=mask
-            )
+        def measured(*inputs: Tensor) -> float:
+            computed = block.attention.compute_heads(*inputs, position=model.position, mask=mask)
             outputs = computed.outputs.unflatten(-1, (block.attention.heads, -1))[..., head, :]
             assert computed.weights is not None  # the explicit path returns them
             with replaced_heads(block.attention, head, outputs):

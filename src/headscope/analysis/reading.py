@@ -88,13 +88,11 @@ class Reading(Activations):
         if part not in layers or not self.gradients:
             problem = f"part={part!r}, gradients={self.gradients}"
             raise UserError(f"{problem}: read with gradients=True, and name {', '.join(layers)}")
-        gradients = torch.autograd.grad(
-            value, layers[part], retain_graph=True, materialize_grads=True
-        )
+        found = torch.autograd.grad(value, layers[part], retain_graph=True, materialize_grads=True)
         if part == "heads":  # all heads of a layer are added to the same sum
             heads = self.model.attentions[0].heads
-            gradients = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in gradients)
-        return self._stacked(gradients)
+            found = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in found)
+        return self._stacked(found)
 
     @torch.no_grad()
     def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:

@@ -104,8 +104,7 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
     """The targets (N, T, T) of each metric that depends on the tokens (N, T), by its name.
 
     - `same_token`: earlier copies of the query's own token (duplicate-token heads, Wang 2022).
-    - `punctuation`: punctuation marks and line breaks (heads that attend to separators, Clark
-      2019). Needs `kinds`.
+    - `punctuation`: punctuation marks and line breaks (separators, Clark 2019). Needs `kinds`.
     - `frequent`: the most frequent tokens, which make up half of a corpus. A low value of the
       metric means that the head attends to rare tokens (Voita 2019). Needs `kinds.frequent`.
     """

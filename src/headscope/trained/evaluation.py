@@ -114,11 +114,7 @@ def evaluate(
 
 
 def evaluate_lengths(
-    loaded: "TrainedModel",
-    text: ValidationText,
-    *,
-    block_sizes: Sequence[int],
-    **options: Any,
+    loaded: "TrainedModel", text: ValidationText, *, block_sizes: Sequence[int], **options: Any
 ) -> list[dict[str, Any]]:
     """Runs `evaluate` with the same `options` for each context length in `block_sizes`, which may
     be larger than in training. If the position encoding does not support this, or if no window

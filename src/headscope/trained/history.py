@@ -1,5 +1,4 @@
-"""One table of what happened during training: the metrics of all heads at each kept step, and the
-losses."""
+"""One table of a training: the metrics of all heads at each kept step, and the losses."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,8 +22,7 @@ LOSSES = ("train/", "val/")
 def history(
     runs: Runs, *, ablation: bool = False, metrics: Metrics | None = None, device: str = "cpu"
 ) -> "DataFrame":
-    """A table of one or several run folders, with the columns run, seed, step, layer, head, metric
-    and value.
+    """A table of run folders, with the columns run, seed, step, layer, head, metric and value.
 
     - For each head and each step that the run has kept, its metrics, as in `history.csv` of a
       report. If the run has kept none, those of its best checkpoint.

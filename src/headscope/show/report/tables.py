@@ -57,11 +57,9 @@ def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> di
     return tables
 
 
-def measured_on(
-    source: str, metrics: Mapping[str, Any], ablated: Mapping[str, Any]
-) -> dict[str, str]:
+def measured_on(source: str, metrics: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, str]:
     """For each metric in the table of heads, the text that it was measured on."""
-    texts = dict.fromkeys([*metrics, "uniqueness"], source) | dict.fromkeys(ablated, VALIDATION)
+    texts = dict.fromkeys([*metrics, "uniqueness"], source) | dict.fromkeys(more, VALIDATION)
     repeated = [*REPEAT_METRICS, "other_induction"]
     special = dict.fromkeys(repeated, "repeated random texts")
     special |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
@@ -80,14 +78,14 @@ def summary(
         for first, second, value in pairs_by_similarity(statistics.similarity)
     ]
     texts = measured_on(report.source, statistics.metrics, ablation.metrics if ablation else {})
-    page = "the text of attention.html"
+    loaded, page = report.loaded, "the text of attention.html"
     content = {
-        "checkpoint": str(report.loaded.path),
-        "step": report.loaded.step,
+        "checkpoint": str(loaded.path),
+        "step": loaded.step,
         "windows": len(report.windows),
         "tokens": report.windows.size(1),
-        "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
-        "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
+        "in_context_score": in_context_score(loaded.model, report.windows, loaded.answers),
+        "text": loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
             **dict.fromkeys(["similarity.csv", "examples.csv"], report.source),
             **dict.fromkeys(PAGE_TABLES, page),
@@ -186,8 +184,7 @@ def lens_table(predicted: Predictions, labels: Sequence[str], label_of: LabelOf)
 
 
 def push_table(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> DataFrame:
-    """One row per token and head: what the head adds to the logit of the next token, and the token
-    that it raises most."""
+    """One row per token and head: its push on the next token, and the token that it raises most."""
     raised = [np.stack(arrays)[..., 0] for arrays in zip(*predicted.raised.values(), strict=True)]
     cells = dict(zip(("raised_most", "its_push"), raised, strict=False))  # (L, H, T) each
     cells = {"push": predicted.target_pushes} | cells
@@ -201,8 +198,7 @@ def push_table(predicted: Predictions, labels: Sequence[str], label_of: LabelOf)
 
 
 def composition_table(model: GPT) -> DataFrame:
-    """One row per pair of a head and an earlier head: Q-, K- and V-composition, and their value for
-    random matrices."""
+    """One row per head and earlier head: their compositions, and the value for random matrices."""
     pairs = per_cell(compositions(model), "late", "head", "early", "other").query("early < late")
     late, head, early, other = (pairs[name].astype(str) for name in pairs.columns[:4])
     names = {"head": "L" + late + "H" + head, "earlier": "L" + early + "H" + other}

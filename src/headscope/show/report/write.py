@@ -174,10 +174,9 @@ def files_of(folder: Path) -> list[str]:
     names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
     for file in folder.iterdir():
         if REPORT_FILE.fullmatch(file.name) and file.name not in names:
-            raise UserError(
-                f"output_dir={folder}: {file.name} is not from an earlier report and would be "
-                "overwritten: choose another folder, or move the file away"
-            )
+            problem = f"{file.name} is not from an earlier report and would be overwritten"
+            advice = "choose another folder, or move the file away"
+            raise UserError(f"output_dir={folder}: {problem}: {advice}")
     return names
 
 

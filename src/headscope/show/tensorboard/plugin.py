@@ -1,7 +1,6 @@
 """The plugin: answers the requests of the tab Attention.
 
-A request that cannot be answered gets {"error": one line}, so damaged data does not become an error
-of the server.
+A request that cannot be answered, as for damaged data, gets {"error": one line}.
 """
 
 import json

@@ -64,8 +64,7 @@ def _base64(data: bytes) -> str:
 
 
 def _script_safe(data: Mapping[str, Any]) -> str:
-    """Encode `data` as ASCII JSON in which an HTML parser finds no tag, no entity and no
-    comment."""
+    """ASCII JSON in which an HTML parser finds no tag, no entity and no comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

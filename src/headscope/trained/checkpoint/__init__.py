@@ -1,5 +1,4 @@
-"""Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
-file."""
+"""Finds and reads checkpoint files, whose code never runs, and builds models from them."""
 
 from headscope.trained.checkpoint.building import build_model, build_model_for
 from headscope.trained.checkpoint.file import Stored, contents, read, write

@@ -39,12 +39,10 @@ class WithoutInitialization(TorchFunctionMode):
     RANDOM: tuple[Any, ...] = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_)
     RANDOM += (nn.init.uniform_, nn.init.kaiming_uniform_)
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function in self.RANDOM:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self.RANDOM:
             return args[0] if args else kwargs["tensor"]
-        return function(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
