@@ -22,8 +22,7 @@ class UserError(ValueError):
 
 
 def whole_number(value: Any, name: str, smallest: int | None = None) -> int:
-    """An argument of a public function as an int. Raises UserError if it is no whole number, or
-    smaller than `smallest`."""
+    """An argument of a public function as an int. Raises UserError if it is none, or too small."""
     with suppress(TypeError):
         number = operator.index(value)
         if smallest is None or number >= smallest:

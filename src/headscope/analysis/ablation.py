@@ -178,8 +178,7 @@ def other_induction(
     need a previous-token head (Elhage 2021).
 
     The output of the removed head is replaced by zero or, if given, by `means` (H, D) of its layer.
-    `excluded` and `texts` are those of `RepeatProbe`. A model with a single head has no other
-    heads, which gives NaN.
+    `excluded` and `texts` are those of `RepeatProbe`. Without other heads, it is NaN.
 
     Raises UserError for the same reasons as `RepeatProbe`.
     """

@@ -51,8 +51,7 @@ def without_parts(
     by: By = "mean",
 ) -> Iterator[list[Decider]]:
     """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
-    given. Yields, layer by layer, the probability of `token` after `position`, with and without
-    each."""
+    given. Yields, by layer, the probability of `token` after `position`, with and without each."""
     mask = model.document_mask(tokens)
 
     def run(block: torch.nn.Module, x: Tensor) -> Tensor:

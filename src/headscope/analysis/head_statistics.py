@@ -185,8 +185,7 @@ def names_of(
     unjudged: Sequence[str],
     thresholds: Thresholds | None = None,
 ) -> list[HeadType]:
-    """The names of the heads of `model` by their metrics, without those in `unjudged`. A head whose
-    output is held has no name."""
+    """The names of heads by their metrics, without `unjudged` ones. Held heads have no name."""
     judged = {name: metric for name, metric in metrics.items() if name not in unjudged}
     untrained = torch.tensor([[untrained_unevenness(layer)] for layer in model.attentions])
     types = head_types(judged, uniform, thresholds=thresholds, untrained=untrained)

@@ -91,8 +91,7 @@ class HeadType:
     - `ratio`: the excess of this metric divided by its threshold, at least 1. It is 0 for heads
       without a name, and for global and mixed, which apply if no other name does.
     - `offset`: for a fixed-offset head, how many tokens it looks back. Otherwise 0.
-    - `uncertain`: whether another text might give another name, because a value that decides the
-      name is near its threshold.
+    - `uncertain`: whether a value that decides the name is near its threshold.
     """
 
     name: str

@@ -124,15 +124,10 @@ def score(weights: Tensor, factors: Tensor) -> Tensor:
     return per_text[..., 0].sum(dim=-2)
 
 
-def text_length(model: GPT) -> int:
-    """The number of tokens in a repeated text: the model's `block_size`, but at most MAX_LENGTH."""
-    return min(model.block_size, MAX_LENGTH)
-
-
 def can_measure_repeats(model: GPT, excluded: Sequence[int] = ()) -> bool:
     """Whether the metrics on repeated texts without the tokens in `excluded` can be measured."""
     tokens = model.embedding.num_embeddings - len(excluded)
-    return text_length(model) >= MIN_LENGTH and tokens >= MIN_VOCABULARY
+    return model.block_size >= MIN_LENGTH and tokens >= MIN_VOCABULARY
 
 
 class RepeatProbe:
@@ -148,7 +143,7 @@ class RepeatProbe:
     def __init__(
         self, model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
     ) -> None:
-        vocab_size, length = model.embedding.num_embeddings, text_length(model)
+        vocab_size, length = model.embedding.num_embeddings, min(model.block_size, MAX_LENGTH)
         if not can_measure_repeats(model, excluded) or texts < 2:
             tokens = vocab_size - len(excluded)
             sizes = f"block_size={model.block_size}, {tokens} tokens with text, texts={texts}"

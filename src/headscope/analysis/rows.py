@@ -17,8 +17,7 @@ def data_frame(data: Any, columns: Sequence[str] | None = None) -> "DataFrame":
 
 
 def per_cell(arrays: Mapping[str, Any], *axes: str) -> "DataFrame":
-    """One row per cell of arrays or tensors of one shape, with its indices in the columns `axes`,
-    and its value in each array."""
+    """One row per cell of arrays of one shape, with its indices (`axes`) and its value in each."""
     from pandas import MultiIndex
 
     shape = next(iter(arrays.values())).shape

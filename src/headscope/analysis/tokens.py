@@ -33,8 +33,7 @@ class TokenKinds:
       at both ends of a token are ignored.
     - `partial`: tokens that begin or end within a character. Whether they are punctuation depends
       on the tokens around them.
-    - `frequent`: the most frequent tokens, which together make up half of a corpus. `frequent` is
-      None if no corpus was counted.
+    - `frequent`: the most frequent tokens, together half of a corpus. None if none was counted.
     """
 
     pieces: Sequence[bytes]

@@ -34,8 +34,7 @@ class ValidationText:
 
     - `byte_lengths` (V,): the number of bytes of each token in the vocabulary.
     - `probe`: the `probe_text` of the corpus.
-    - `text_per_token_byte`: the bytes of the split's text per byte of its tokens. It is 1, unless
-      the tokenizer loses text.
+    - `text_per_token_byte`: bytes of text per byte of its tokens, 1 if the tokenizer is lossless.
     - `answers`: if it is not None, the losses count only these targets.
     """
 

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 import headscope
-from headscope.analysis import path_patching
 from headscope.analysis.ablation import Replacement, ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.deciders import By
 from headscope.analysis.examples import example_rows, find_examples
@@ -71,8 +70,7 @@ class TrainedModel:
     `PRECISIONS`. `answers` is what its losses count, if not all tokens. `digest` is a checksum of
     the weights in a checkpoint file. `texts` are texts to begin with (see `Corpus.examples`).
 
-    If a text is longer than `block_size`, all methods except `generate` use its first `block_size`
-    tokens, with a warning.
+    Of a text, all methods except `generate` use the first `block_size` tokens, with a warning.
     """
 
     path: Path
@@ -260,8 +258,7 @@ class TrainedModel:
         if other is not None and other.shape != tokens.shape:
             lengths = f"{other.size(1)} tokens, and the text {tokens.size(1)}"
             raise UserError(f"corrupted has {lengths}: change one until both have the same number")
-        rows = needs(self.model, tokens, receiver, measure, other)
-        return data_frame(rows, path_patching.COLUMNS)
+        return needs(self.model, tokens, receiver, measure, other)
 
     def deciders(
         self, text: Text, position: int = -1, token: str | int | None = None, *, by: By = "mean"

@@ -48,8 +48,7 @@ class Explorer(Reader):
         options, writer = request.options(), Text(loaded.tokenizer, stop=())
         stream = islice(uniform_numbers([request.seed], model.device), request.skip, None)
         for more in reversed(range(request.max_new_tokens)):
-            # The heads are switched during each step only: between two steps, the model answers
-            # other requests.
+            # Heads are switched during a step only: between steps, it answers other requests.
             with torch.no_grad(), switches.on():
                 logits = context.next_logits()
             new = choose_tokens(logits, uniform=next(stream), **options)

@@ -60,8 +60,7 @@ class OpenModel:
 
     @cached_property
     def examples(self) -> list[list[dict[str, Any]]]:
-        """What each head does in the validation split (see `shown_examples`). Raises UserError if
-        this text is unknown or not here."""
+        """What each head does in the validation split. Raises UserError as `corpus` does."""
         windows = self.loaded.validation_windows()
         found = find_examples(self.loaded.model, windows, self.loaded.tokenizer)
         return shown_examples(found, windows, "the validation split")

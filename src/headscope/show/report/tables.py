@@ -205,12 +205,11 @@ def composition_table(model: GPT) -> DataFrame:
     return DataFrame({**names, **pairs[[*KINDS]], "random": random_composition(model)})
 
 
-def reads_of(reading: Reading) -> dict[str, Why]:
+def reads_of(reading: Reading, heads: Sequence[str]) -> dict[str, Why]:
     """For each head, which pairs of parts make its scores differ on this text (see `Reading.why`).
     Heads are left out if their scores are not a sum over pairs, or do not differ."""
-    layers, heads = reading.attention.shape[:2]
     reads = {}
-    for name in (f"L{layer}H{head}" for layer, head in np.ndindex(layers, heads)):
+    for head in heads:
         with suppress(UserError):
-            reads[name] = reading.why(name)
+            reads[head] = reading.why(head)
     return reads

@@ -108,7 +108,7 @@ def write_report(
         of_page = stored.read(text)
         for row in of_page.decider_rows(token=expected):
             rows["deciders"].append({"step": step, **row})
-        reads[step] = tables.reads_of(of_page)
+        reads[step] = tables.reads_of(of_page, statistics.heads)
         for head, why in reads[step].items():
             rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
     heads = tables.head_table(statistics, ablated)
@@ -164,13 +164,11 @@ def write_files(
 
 def files_of(folder: Path) -> list[str]:
     """The files of an earlier report in the folder, which its heads.json lists. Makes the folder if
-    it is missing. Raises UserError if another file has the name of a report file, because this
-    report could overwrite it."""
+    it is missing. Raises UserError if another file has the name of a report file."""
     folder.mkdir(parents=True, exist_ok=True)
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
-    # The caller deletes the returned files. Accept only names of report files, because heads.json
-    # may come from a stranger.
+    # The caller deletes these files, and heads.json may come from a stranger: check their names.
     names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
     for file in folder.iterdir():
         if REPORT_FILE.fullmatch(file.name) and file.name not in names:

@@ -46,8 +46,7 @@ class WithoutInitialization(TorchFunctionMode):
 
 
 def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
-    """The model with these weights, in which outputs may be held. Raises UserError if they are
-    those of another model."""
+    """The model with these weights, perhaps with held outputs. Raises UserError for wrong ones."""
     check_sizes(config, tokenizer, weights)
     with WithoutInitialization():
         model = build_model_for(config, tokenizer)
@@ -67,8 +66,7 @@ def check_sizes(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor
 
 
 def load_weights(model: GPT, weights: Mapping[str, Tensor]) -> None:
-    """Loads a state dict into `model`. Raises UserError if the names, shapes or ties of the weights
-    are not those of the model."""
+    """Loads a state dict. Raises UserError for other names, shapes or ties than the model's."""
     both = [weights[name] for name in ("head.weight", "embedding.weight") if name in weights]
     tied = model.head.weight is model.embedding.weight
     if tied and len(both) == 2 and not torch.equal(*both):
