@@ -150,9 +150,8 @@ def measure_heads(
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
 
     def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
-        averages = {
-            name: total / max(1, counts.get(name, len(windows))) for name, total in totals.items()
-        }
+        number = len(windows)
+        averages = {name: x / max(1, counts.get(name, number)) for name, x in totals.items()}
         return averages | best_offset(averages.pop(OFFSETS), length)
 
     metrics = means(sums)

@@ -29,7 +29,6 @@ from headscope.show.viewer.snapshot import Predictions
 from headscope.trained.ablations import AblationResult
 
 PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
-PAGE_TABLES = ("jensen_shannon.csv", "lens.csv", "pushes.csv", "reads.csv")
 History = Sequence[tuple[int, HeadStatistics, Mapping[str, Tensor]]]
 """For each training step, its statistics, and the metrics of an `AblationResult`, if any."""
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
@@ -57,15 +56,6 @@ def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> di
     return tables
 
 
-def measured_on(source: str, metrics: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, str]:
-    """For each metric in the table of heads, the text that it was measured on."""
-    texts = dict.fromkeys([*metrics, "uniqueness"], source) | dict.fromkeys(more, VALIDATION)
-    repeated = [*REPEAT_METRICS, "other_induction"]
-    special = dict.fromkeys(repeated, "repeated random texts")
-    special |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
-    return {name: special.get(name, text) for name, text in texts.items()}
-
-
 def summary(
     report: ReportInput,
     statistics: HeadStatistics,
@@ -73,11 +63,12 @@ def summary(
     patching: tuple[PatchTexts, PatchingResult] | None,
 ) -> dict[str, Any]:
     """The content of heads.json without the table of heads."""
-    pairs = [
-        {"heads": [statistics.heads[first], statistics.heads[second]], "similarity": value}
-        for first, second, value in pairs_by_similarity(statistics.similarity)
-    ]
-    texts = measured_on(report.source, statistics.metrics, ablation.metrics if ablation else {})
+    pairs = pairs_by_similarity(statistics.similarity, statistics.heads)
+    texts = dict.fromkeys([*statistics.metrics, "uniqueness"], report.source)
+    texts |= dict.fromkeys(ablation.metrics if ablation else {}, VALIDATION)
+    others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
+    others |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
+    uniform = statistics.uniform
     loaded, page = report.loaded, "the text of attention.html"
     content = {
         "checkpoint": str(loaded.path),
@@ -88,7 +79,7 @@ def summary(
         "text": loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
             **dict.fromkeys(["similarity.csv", "examples.csv"], report.source),
-            **dict.fromkeys(PAGE_TABLES, page),
+            **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv", "reads.csv"], page),
             "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",
         },
@@ -96,7 +87,7 @@ def summary(
         "most_alike": pairs[:PAIRS],
         "least_alike": pairs[::-1][:PAIRS],
         "metrics": [
-            {"metric": name, "measured_on": text, "uniform": statistics.uniform.get(name)}
+            {"metric": name, "measured_on": others.get(name, text), "uniform": uniform.get(name)}
             for name, text in texts.items()
         ],
     }

@@ -101,5 +101,4 @@ export function metricText(value) {
   return Math.abs(value) < 0.01 && value !== 0 ? value.toPrecision(2) : value.toFixed(3);
 }
 
-const inThousands = new Intl.NumberFormat(LOCALE);
-export const stepText = (step) => inThousands.format(step);
+export const stepText = new Intl.NumberFormat(LOCALE).format; // a bound function
