@@ -36,9 +36,8 @@ def print_report(
         print_patching(*patching)
     shown, tokens = shown_tokens(report.reading, steps), len(report.reading.tokens)
     if shown < tokens:
-        note(
-            f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow"
-        )
+        limit = f"the first {shown} of {tokens} tokens"
+        note(f"attention.html has {limit}: a larger page would be slow")
     if "induction" not in statistics.metrics:
         reason = "with this vocabulary or block_size: see docs/glossary.md"
         note(f"Induction is not measurable {reason}")

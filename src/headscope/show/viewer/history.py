@@ -33,8 +33,8 @@ def read_header(data: bytes) -> dict[str, Any]:
         raise HeaderError("the header is not JSON") from None
     if not isinstance(header, dict):
         raise HeaderError("the header is not a JSON object")
-    if header.get("format") != FORMAT:
-        raise HeaderError(f"the format is {str(header.get('format'))[:20]}, and not {FORMAT}")
+    if (form := header.get("format")) != FORMAT:
+        raise HeaderError(f"the format is {str(form)[:20]}, and this version reads {FORMAT}")
     layers, heads = (_count(header, name, MAX_HEADS) for name in ("layers", "heads"))
     count = layers * heads
     if count > MAX_HEADS:
