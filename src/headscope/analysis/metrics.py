@@ -205,9 +205,7 @@ def row_entropy(weights: Tensor, visible: Tensor) -> Tensor:
     return -(weights * weights.clamp(min=tiny).log()).sum(dim=-1)
 
 
-Metric = Callable[..., Tensor]
-
-METRICS: Mapping[str, Metric] = {
+METRICS: Mapping[str, Callable[..., Tensor]] = {
     "self": self_mass,
     "previous": previous_mass,
     "local": local_mass,

@@ -6,7 +6,7 @@ before `out_proj`, is replaced by the output of the same head on the other text 
 2022; Wang 2022). Heimersheim & Nanda 2024 name the two directions:
 
 - denoising: the corrupted text, with a head of the clean text. A head that restores the prediction
-  suffices.
+  is sufficient for it.
 - noising: the clean text, with a head of the corrupted text. A head that destroys it is necessary.
 
 A metric measures the prediction. Its score is 0 on the corrupted text and 1 on the clean text.

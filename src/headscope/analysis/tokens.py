@@ -31,8 +31,7 @@ class TokenKinds:
     - `special`: tokens that represent no text, such as the end-of-text token.
     - `punctuation`: tokens that consist only of punctuation marks and line breaks. Spaces and tabs
       at both ends of a token are ignored.
-    - `partial`: tokens that begin or end within a character. Whether they are punctuation depends
-      on the tokens around them.
+    - `partial`: tokens that begin or end within a character: their neighbours decide their kind.
     - `frequent`: the most frequent tokens, together half of a corpus. None if none was counted.
     """
 

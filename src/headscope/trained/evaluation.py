@@ -82,8 +82,7 @@ def evaluate(
     float32, and autocast computes matrix products in bfloat16. With fp32, a CUDA device computes
     matrix products in TF32, as in training.
 
-    Raises UserError if the text is too short, if no window contains an answer that counts, or if
-    the loss is not finite.
+    Raises UserError if no window has an answer that counts, or if the loss is not finite.
     """
     size = model.block_size if block_size is None else block_size
     mixed = precision == "bf16-mixed"

@@ -70,7 +70,7 @@ class TrainedModel:
     `PRECISIONS`. `answers` is what its losses count, if not all tokens. `digest` is a checksum of
     the weights in a checkpoint file. `texts` are texts to begin with (see `Corpus.examples`).
 
-    Of a text, all methods except `generate` use the first `block_size` tokens, with a warning.
+    Except `generate`, methods use the first `block_size` tokens of a text, with a warning.
     """
 
     path: Path
@@ -226,8 +226,7 @@ class TrainedModel:
         of `head` instead. Without a text, random texts that contain a passage twice are used, and
         the metric may also be "induction".
 
-        Raises UserError as `logits` does, if there is no such head or metric, or if `corrupted` has
-        another number of tokens.
+        Raises UserError as `logits` does, or for a wrong head, metric or length of `corrupted`.
         """
         receiver, factors = parse_head(head, self.model), None
         if text is None:
@@ -249,8 +248,7 @@ class TrainedModel:
         def measure(weights: Tensor, x: Tensor) -> float:
             if metric is None:
                 return float(next_token_loss(self.model.unembed(x)[:, :-1], targets))
-            if metric == "induction":
-                assert factors is not None
+            if factors is not None and metric == "induction":
                 return float(score(weights[:, None], factors)) / len(tokens)
             return float(METRICS[metric](weights, visible).mean())
 

@@ -79,8 +79,7 @@ def table(explorer: Explorer, request: Export) -> Exported:
         for number, row in enumerate(rows, start=1):
             table.loc[position, f"next_{number}"] = row["label"]
             table.loc[position, f"probability_{number}"] = row["probability"]
-    csv = table.to_csv(index_label="position", float_format="%.7g")
-    return "explore.csv", "text/csv", csv
+    return "explore.csv", "text/csv", table.to_csv(index_label="position", float_format="%.7g")
 
 
 def code(explorer: Explorer, request: Export) -> Exported:

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
 from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
-from headscope.analysis.head_statistics import HeadStatistics, visible_in
+from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.in_context import in_context_score
-from headscope.analysis.metrics import counted_queries, visible_keys
+from headscope.analysis.metrics import counted_queries
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.rows import per_cell, per_head
-from headscope.analysis.why import Why
+from headscope.analysis.why import Why, visible_keys
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.show.report.inputs import VALIDATION, ReportInput
@@ -37,15 +37,13 @@ LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> dict[str, DataFrame]:
     """The tables of pairs of heads, and of the first `shown` tokens of the text, by file names."""
     loaded, reading, names = report.loaded, report.reading, statistics.heads
-    visible = visible_in(loaded.model, reading.tokens[None])
-    visible = None if visible is None else visible[0]  # (1, T, T)
-    cut = None if visible is None else visible[:, :shown, :shown]
+    visible = visible_keys(reading).to(reading.attention.device)  # (T, T)
     maps = reading.attention.flatten(0, 1)[:, :shown, :shown]
     predicted = reading.predictions(reading.targets(shown))
     described = predicted, reading.labels[:shown], loaded.tokenizer.label
     tables = {
         "similarity.csv": matrix_table(statistics.similarity, names),
-        "jensen_shannon.csv": matrix_table(jensen_shannon(maps, cut), names),
+        "jensen_shannon.csv": matrix_table(jensen_shannon(maps, visible[:shown, :shown]), names),
         "largest_weights.csv": largest_weights(reading, visible),
         "lens.csv": lens_table(*described),
     }
@@ -138,11 +136,10 @@ def matrix_table(matrix: Tensor, names: Sequence[str]) -> DataFrame:
     return table
 
 
-def largest_weights(reading: Reading, visible: Tensor | None = None) -> DataFrame:
+def largest_weights(reading: Reading, visible: Tensor) -> DataFrame:
     """One row per head: the largest weight in its attention map, with the query and the key of this
     weight, the first in row-major order if several are equal. A query that sees a single key counts
     only if no query sees more, because its weight is always 1."""
-    visible = visible_keys(reading.attention, visible)
     candidates = visible & counted_queries(visible)[..., None]
     flat = torch.where(candidates, reading.attention, -1.0).flatten(-2)  # (L, H, T T)
     table, labels = per_head({"weight": flat.amax(dim=-1)}), reading.labels

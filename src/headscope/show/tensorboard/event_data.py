@@ -36,8 +36,8 @@ class Refused(Exception):
 
 
 class EventData:
-    """The data that TensorBoard has read from its event files. Methods raise Refused if the data
-    cannot be read or does not exist."""
+    """What TensorBoard has read from its event files. Methods raise Refused if it cannot be
+    read."""
 
     def __init__(self, provider: DataProvider, environ: dict[str, Any]) -> None:
         self.provider = provider

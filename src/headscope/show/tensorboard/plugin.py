@@ -117,8 +117,7 @@ def _history(request: Request, data: EventData) -> Response:
             if size > MAX_HEADERS_BYTES:
                 limit = f"{MAX_HEADERS_BYTES:,} bytes"
                 raise Refused(f"run {run}: the headers have more than {limit}", 422)
-            # With the time, a run has other keys than an older run with the same name, whose parts
-            # may be in the browser's cache.
+            # The browser's cache may have parts of an older run with this name and other times.
             parts.append([f"{part.blob_key}@{snapshot.wall_time}" for part in snapshot.values[1:]])
     of_heads = read_measured(measured.result(), headers)
     combined = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}

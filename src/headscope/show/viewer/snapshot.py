@@ -253,7 +253,7 @@ def compact_json(data: Any) -> str:
 
 
 def json_numbers(values: Iterable[float]) -> list[float | None]:
-    """The values with 5 significant digits. What is not finite becomes None, which JSON can say."""
+    """The values with 5 significant digits, or None for NaN and infinity, which JSON lacks."""
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]
 
 
