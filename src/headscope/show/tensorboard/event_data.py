@@ -36,8 +36,7 @@ class Refused(Exception):
 
 
 class EventData:
-    """What TensorBoard has read from its event files. Methods raise Refused if it cannot be
-    read."""
+    """What TensorBoard has read from event files. Methods raise Refused if it cannot be read."""
 
     def __init__(self, provider: DataProvider, environ: dict[str, Any]) -> None:
         self.provider = provider
