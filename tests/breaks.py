@@ -44,9 +44,9 @@ trained/checkpoint/finding.py
 + for name in ():
 > trained/test_history.py::test_every_name_of_a_step_opens_it
 trained/history.py
-# a table has the losses of the last run only
-- rows += [{"run": str(run), **row} for row in of_run]
-+ rows = [{"run": str(run), **row} for row in of_run]
+# a table has the heads of the last step only
+- rows += table.assign(
++ rows = table.assign(
 > trained/test_history.py::test_the_history_is_that_of_the_report_and_of_the_log
 show/report/write.py
 # the effect of removing each head is that of the checkpoint, at every step

@@ -4,7 +4,7 @@ import json
 import operator
 import reprlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -22,15 +22,13 @@ class UserError(ValueError):
 
 
 def whole_number(value: Any, name: str, smallest: int | None = None) -> int:
-    """An argument of a public function as an int. Raises UserError if it is no whole number, or
-    smaller than `smallest`."""
-    try:
+    """An argument of a public function as an int. Raises UserError if it is none, or too small."""
+    with suppress(TypeError):
         number = operator.index(value)
-    except TypeError:
-        raise UserError(f"{name}={value!r} must be a whole number") from None
-    if smallest is not None and number < smallest:
-        raise UserError(f"{name}={number} must be at least {smallest}")
-    return number
+        if smallest is None or number >= smallest:
+            return number
+    least = "" if smallest is None else f", at least {smallest}"
+    raise UserError(f"{name}={value!r} must be a whole number{least}")
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

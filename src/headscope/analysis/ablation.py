@@ -136,8 +136,7 @@ def gradient_importance(
       absolute value is taken for each token, so tokens with opposite signs do not cancel out.
     - `nats_per_token` (L, H): the first-order estimate of the loss without the head minus the loss
       with it. It is the sum of (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the
-      texts, where R_h is what replaces the output of the head. A positive value means that the head
-      lowers the loss.
+      texts, where R_h is what replaces the output of the head. Above 0, the head lowers the loss.
     """
     limit = max_batch or largest_batch(model, inputs.size(1))
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
@@ -179,8 +178,7 @@ def other_induction(
     need a previous-token head (Elhage 2021).
 
     The output of the removed head is replaced by zero or, if given, by `means` (H, D) of its layer.
-    `excluded` and `texts` are those of `RepeatProbe`. A model with a single head has no other
-    heads, which gives NaN.
+    `excluded` and `texts` are those of `RepeatProbe`. Without other heads, it is NaN.
 
     Raises UserError for the same reasons as `RepeatProbe`.
     """

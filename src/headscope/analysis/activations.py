@@ -1,7 +1,6 @@
 """What a forward pass computes on a text, and what the model predicts, by layers and heads.
 
-Shapes: B batch, L layers, H heads, D head_dim, T tokens, C embed_dim, V vocab_size, N positions, P
-listed tokens.
+Shapes: B batch, L layers, H heads, D head_dim, T tokens, C embed_dim, V vocab_size, N positions.
 
 The residual stream is a sum: each attention layer adds the outputs of its heads and perhaps a bias,
 and each feed-forward network adds its output (Elhage 2021).
@@ -111,13 +110,14 @@ class Activations:
         self._check_single()
         return self.tokenizer.labels(self.tokens.tolist())
 
-    @computed_once
-    def attention(self) -> Tensor:
-        return self._stacked(self.forward_pass.weights)
-
-    @computed_once
-    def scores(self) -> Tensor:
-        return self._stacked(self.scores_of(layer) for layer in range(len(self.model.blocks)))
+    attention = computed_once(lambda self: self._stacked(self.forward_pass.weights))
+    scores = computed_once(
+        lambda self: self._stacked(map(self.scores_of, range(len(self.model.blocks))))
+    )
+    residual = computed_once(lambda self: self._stacked(self.forward_pass.residual))
+    feed_forward = computed_once(lambda self: self._stacked(self.forward_pass.fed))
+    heads = computed_once(lambda self: self.heads_at(slice(None)))
+    logits = computed_once(lambda self: self.model.unembed(self.residual[..., -1, :, :]))
 
     def scores_of(self, layer: int) -> Tensor:
         """The scores of one layer, (B, H, T, T), also of a single text."""
@@ -125,18 +125,6 @@ class Activations:
         mask = self.model.document_mask(self.tokens.view(-1, self.tokens.size(-1)))
         options: Any = {"position": self.model.position, "mask": mask}
         return block.attention.compute_heads(block.attention_norm(x), **options).scores
-
-    @computed_once
-    def residual(self) -> Tensor:
-        return self._stacked(self.forward_pass.residual)
-
-    @computed_once
-    def feed_forward(self) -> Tensor:
-        return self._stacked(self.forward_pass.fed)
-
-    @computed_once
-    def heads(self) -> Tensor:
-        return self.heads_at(slice(None))
 
     def heads_at(self, positions: int | slice | Tensor) -> Tensor:
         """`heads` at some positions only, (L, H, C) for one and (L, H, N, C) for N."""
@@ -150,10 +138,6 @@ class Activations:
     def rest(self) -> Tensor:
         pairs = zip(self.model.attentions, self.forward_pass.attended, strict=True)
         return self._stacked([output_bias(layer).expand_as(x) for layer, x in pairs])
-
-    @computed_once
-    def logits(self) -> Tensor:
-        return self.model.unembed(self.residual[..., -1, :, :])
 
     @computed_once
     def losses(self) -> Tensor:

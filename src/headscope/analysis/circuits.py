@@ -4,8 +4,7 @@ and how strongly it reads what earlier heads write.
 Shapes: L layers, H heads, D head_dim, C embed_dim, V vocab_size.
 
 The gains of norms are folded into the matrices that read from the residual stream, and so is the
-subtraction of the mean in LayerNorm. Biases, the scales of norms, and the rotation of queries and
-keys are left out.
+subtraction of the mean in LayerNorm. Biases, scales of norms, and rotations are left out.
 """
 
 from dataclasses import dataclass
@@ -55,10 +54,8 @@ def head_matrices(block: Block) -> HeadMatrices:
     and values that several heads share are repeated. Raises UserError if there are none."""
     layer = block.attention
     if not is_linear(block):
-        raise UserError(
-            f"{type(layer).__name__} or {type(block.attention_norm).__name__} computes queries, "
-            "keys and values in its own way, so there are no matrices to compare"
-        )
+        names = " or ".join(type(part).__name__ for part in (layer, block.attention_norm))
+        raise UserError(f"{names} has no matrices to compare: it reads in its own way")
     query, key, value = (
         one_per_query_head(fold_norm(block.attention_norm, matrix)[None], layer.heads)[0]
         for matrix in layer.projections()
@@ -150,8 +147,7 @@ def random_composition(model: GPT) -> float:
 @torch.no_grad()
 def weight_metrics(model: GPT) -> dict[str, Tensor]:
     """The metrics (L, H) of `copying_scores`, and of the strongest composition with any earlier
-    head: the largest value of the three kinds. In the first layer, it is 0. Empty if heads have no
-    matrices."""
+    head: the largest of the three kinds, 0 in the first layer. Empty if heads have no matrices."""
     if not has_matrices(model):
         return {}
     kinds = compositions(model).values()

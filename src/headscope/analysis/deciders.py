@@ -18,8 +18,7 @@ from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, evaluating
 
 By = Literal["mean", "zero"]
-"""What replaces the output of a part that is switched off: its mean over all tokens of the text, or
-zero."""
+"""What replaces the output of a part that is switched off: its mean over the text, or zero."""
 
 Decider = dict[str, Any]
 """A part of the model, and the probability of a token with and without it: `part`, such as L0H1 or
@@ -52,8 +51,7 @@ def without_parts(
     by: By = "mean",
 ) -> Iterator[list[Decider]]:
     """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
-    given. Yields, layer by layer, the probability of `token` after the token at `position` with and
-    without each part."""
+    given. Yields, by layer, the probability of `token` after `position`, with and without each."""
     mask = model.document_mask(tokens)
 
     def run(block: torch.nn.Module, x: Tensor) -> Tensor:

@@ -60,8 +60,7 @@ def fold_into(norm: nn.Module, x: Tensor) -> Tensor:
 def push_directions(model: GPT, tokens: Tensor) -> Tensor:
     """The vectors (..., C) whose product with a term of the residual stream, times `norm_scale`, is
     the *push* of this term on each of `tokens` (...). The push is how much a term changes a logit,
-    minus its mean change of all logits, because a number that is added to all logits changes no
-    probability."""
+    minus its mean change of all logits, which changes no probability."""
     weight = model.head.weight
     return fold_norm(model.norm, weight[tokens] - weight.mean(dim=0))
 

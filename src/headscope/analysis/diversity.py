@@ -7,6 +7,9 @@ query sees a key, by default at its own and all earlier positions. Other weights
 """
 
 import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,10 +65,10 @@ def diversity(similarity: Tensor) -> Tensor:
     return uniqueness(similarity).mean(dim=-1)
 
 
-def pairs_by_similarity(similarity: Tensor) -> list[tuple[int, int, float]]:
+def pairs_by_similarity(similarity: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
     """All pairs of heads with their values in `similarity` (N, N), the most similar pair first."""
-    heads = similarity.size(-1)
-    first, second = torch.triu_indices(heads, heads, offset=1)
-    values = similarity[first, second]
-    order = values.argsort(descending=True, stable=True)
-    return [(int(first[i]), int(second[i]), float(values[i])) for i in order]
+    pairs = [
+        {"heads": [names[first], names[second]], "similarity": float(similarity[first, second])}
+        for first, second in combinations(range(len(names)), 2)
+    ]
+    return sorted(pairs, key=lambda pair: -pair["similarity"])

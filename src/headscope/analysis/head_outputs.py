@@ -101,8 +101,7 @@ def measure_replacements(
     """Measure texts, tokens (N, T), with the output of one head replaced, for each head.
 
     `measure` maps the output of the last block (K N, T, C) on K copies of the texts to one number
-    per text (K N,). Returns the measurement without a replacement (N,), and with each head replaced
-    (L, H, N).
+    per text (K N,). Returns what is measured without a replacement (N,), and with each (L, H, N).
 
     Several heads are replaced in one batch, which contains a copy of the texts for each of these
     heads, and at most `max_batch` texts. The layers before the head are computed only once.

@@ -42,8 +42,7 @@ class HeadStatistics:
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `similarity` (L H, L H): the cosine similarity of each pair of heads. Empty if the statistics
       come from a file, which does not contain it.
-    - `windows`, `tokens`: the number N and the length T of the windows, and `source` where they
-      come from.
+    - `windows`, `tokens`: the number N and the length T of the windows; `source`: their origin.
     - `unjudged`: metrics that give no name, because too few queries see such a token.
     - `descriptions`: what the metrics of the user mean, by name.
     """
@@ -151,9 +150,8 @@ def measure_heads(
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
 
     def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
-        averages = {
-            name: total / max(1, counts.get(name, len(windows))) for name, total in totals.items()
-        }
+        number = len(windows)
+        averages = {name: x / max(1, counts.get(name, number)) for name, x in totals.items()}
         return averages | best_offset(averages.pop(OFFSETS), length)
 
     metrics = means(sums)
@@ -186,8 +184,7 @@ def names_of(
     unjudged: Sequence[str],
     thresholds: Thresholds | None = None,
 ) -> list[HeadType]:
-    """The names of the heads of `model` by their metrics, without those in `unjudged`. A head whose
-    output is held has no name."""
+    """The names of heads by their metrics, without `unjudged` ones. Held heads have no name."""
     judged = {name: metric for name, metric in metrics.items() if name not in unjudged}
     untrained = torch.tensor([[untrained_unevenness(layer)] for layer in model.attentions])
     types = head_types(judged, uniform, thresholds=thresholds, untrained=untrained)
@@ -201,8 +198,7 @@ def names_of(
 def untrained_unevenness(layer: MultiHeadAttention) -> float:
     """An upper limit for the `unevenness` of untrained heads. It is 0 unless queries and keys are
     normalized. Then the scores of random directions have the standard deviation s = scale sqrt(D)
-    before training too. For normally distributed scores and many keys, unevenness is
-    erf(s / sqrt(8))."""
+    before training too. With normal scores and many keys, unevenness is erf(s / sqrt(8))."""
     deviation = layer.scale * math.sqrt(layer.head_dim) if layer.qk_norm else 0.0
     return 1.05 * math.erf(deviation / math.sqrt(8))
 

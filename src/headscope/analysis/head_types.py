@@ -1,8 +1,7 @@
 """Gives each head a name, such as `previous-token`, derived from its metrics.
 
 Metrics are compared by their excess over uniform attention: (metric - u) / (1 - u), where u is the
-value of the metric for uniform attention. The excess is about 0 in an untrained model, and at most
-1.
+value of the metric for uniform attention. It is about 0 in an untrained model, and at most 1.
 
 The names are based on Voita 2019 (positional heads, rare tokens), Clark 2019 (punctuation), Xiao
 2023 (first token, other sinks), Olsson 2022 (induction), Wang 2022 (duplicate token) and Vig 2019
@@ -48,8 +47,7 @@ DECIDED_BY |= {"rare-token": "frequent", "short-range": "distance", GLOBAL: "glo
 DECIDED_BY |= {MIXED: "unevenness", NONE: "unevenness"}
 """The metric that decides each name."""
 NEAR = 0.1
-"""A name is uncertain if a value that decides it differs from its threshold by less than this share
-of the threshold."""
+"""A name is uncertain if a value that decides it is nearer to its threshold than this share."""
 
 
 Threshold = Annotated[float, 0.001, 1]
@@ -91,11 +89,9 @@ class HeadType:
       short-range, it is the share by which the mean distance is shorter than for uniform attention.
       For mixed heads and heads without a name, it is `unevenness`.
     - `ratio`: the excess of this metric divided by its threshold, at least 1. It is 0 for heads
-      without a name, and for the names global and mixed, which a head gets if no other name
-      applies.
+      without a name, and for global and mixed, which apply if no other name does.
     - `offset`: for a fixed-offset head, how many tokens it looks back. Otherwise 0.
-    - `uncertain`: whether another text might give another name, because a value that decides the
-      name is near its threshold.
+    - `uncertain`: whether a value that decides the name is near its threshold.
     """
 
     name: str

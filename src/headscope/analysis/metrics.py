@@ -7,8 +7,7 @@ of the leading axes. Each row of weights sums to one over the visible keys. The 
 T of the S positions. The mask `visible`, which broadcasts to the shape of the weights, is True
 where the query sees the key. By default, a query sees its own token and all tokens before it. The
 weights on keys that a query does not see are ignored. A query that sees a single key always gives
-this key the weight 1. Such queries are excluded from the mean, unless no query sees more than one
-key.
+it the weight 1. Such queries are excluded from the mean, unless there are no others.
 
 The weight on a set of keys is the sum of the weights on these keys, from 0 to 1.
 
@@ -113,11 +112,9 @@ def previous_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
 
 
-def local_mass(
-    weights: Tensor, visible: Tensor | None = None, *, width: int = LOCAL_WIDTH
-) -> Tensor:
-    """Weight on the query's own token and on tokens at most `width` tokens away, from 0 to 1."""
-    return mass_where(weights, offsets(weights).abs() <= width, visible)
+def local_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
+    """Weight on the query's own token and on tokens at most LOCAL_WIDTH away, from 0 to 1."""
+    return mass_where(weights, offsets(weights).abs() <= LOCAL_WIDTH, visible)
 
 
 def first_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -173,8 +170,7 @@ def largest_weight(weights: Tensor, visible: Tensor | None = None) -> Tensor:
 
 
 def entropy(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Entropy of a query's weights w, -sum(w ln w) in nats, from 0 (one key gets all the weight) to
-    ln S (Shannon 1948)."""
+    """Entropy of a query, -sum(w ln w), from 0 (a single key) to ln S nats (Shannon 1948)."""
     visible = visible_keys(weights, visible)
     return mean_over(row_entropy(weights, visible), counted_queries(visible))
 
@@ -209,9 +205,7 @@ def row_entropy(weights: Tensor, visible: Tensor) -> Tensor:
     return -(weights * weights.clamp(min=tiny).log()).sum(dim=-1)
 
 
-Metric = Callable[..., Tensor]
-
-METRICS: Mapping[str, Metric] = {
+METRICS: Mapping[str, Callable[..., Tensor]] = {
     "self": self_mass,
     "previous": previous_mass,
     "local": local_mass,

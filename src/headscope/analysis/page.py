@@ -73,5 +73,5 @@ def shown_run(
         headers.append(read_header(snapshot.blobs()[0]))
         pairs = zip(keys[-1], snapshot.parts, strict=True)
         parts.update({key: part for key, part in pairs if part})
-    shown = {"name": name, "text": "text", "history": history(headers, keys, loss), "parts": parts}
-    return {**shown, "why": why}
+    combined = history(headers, keys, loss)
+    return {"name": name, "text": "text", "history": combined, "parts": parts, "why": why}

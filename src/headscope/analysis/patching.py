@@ -7,8 +7,7 @@ before `out_proj`, is replaced by the output of the same head on the other text 
 
 - denoising: the corrupted text, with a head of the clean text. A head that restores the prediction
   is sufficient for it.
-- noising: the clean text, with a head of the corrupted text. A head that destroys the prediction is
-  necessary for it.
+- noising: the clean text, with a head of the corrupted text. A head that destroys it is necessary.
 
 A metric measures the prediction. Its score is 0 on the corrupted text and 1 on the clean text.
 The keys `patch.*` in messages are those of scripts/analyze.py.
@@ -87,16 +86,12 @@ def patch_heads(
     tokens, or if there is no such position.
     """
     if clean.dim() != 1 or clean.shape != corrupted.shape or not len(clean):
-        raise UserError(
-            f"clean has the shape {tuple(clean.shape)}, and corrupted {tuple(corrupted.shape)}: "
-            "both must be (tokens,), with the same number of tokens, at least one"
-        )
+        shapes = f"clean has the shape {[*clean.shape]}, and corrupted {[*corrupted.shape]}"
+        raise UserError(f"{shapes}: give texts (tokens,) with the same number of tokens")
     length = len(clean)
     if position is not None and not 0 <= position < length:
-        raise UserError(
-            f"position={position} is not a token of the texts: give 0 to {length - 1}, or null for "
-            "all tokens"
-        )
+        advice = f"give 0 to {length - 1}, or null for all tokens"
+        raise UserError(f"position={position} is not a token of the texts: {advice}")
     positions = slice(None) if position is None else slice(position, position + 1)
     max_batch = largest_batch(model, length) if max_batch is None else max_batch
     texts = torch.stack([clean, corrupted]).to(model.device)
@@ -151,10 +146,8 @@ class ContinuationLoss:
     def __call__(self, logits: Tensor) -> Tensor:
         count = len(self.tokens)
         if not 0 < count < logits.size(1):
-            raise UserError(
-                f"the continuation has {count} tokens, and the texts have {logits.size(1)} with "
-                "it: it must have at least one, and the texts more"
-            )
+            problem = f"{count} tokens of texts with {logits.size(1)} tokens"
+            raise UserError(f"the continuation is {problem}: give at least one, but not all")
         targets = torch.tensor(self.tokens, device=logits.device).expand(len(logits), count)
         losses = next_token_loss(logits[:, -1 - count : -1], targets, reduction="none")
         return losses.view_as(targets).mean(dim=-1)
@@ -184,11 +177,10 @@ class PatchTexts:
         clean, corrupted = torch.tensor(self.clean), torch.tensor(self.corrupted)
         result = patch_heads(loaded.model, clean, corrupted, self.metric, position=self.position)
         if result.clean == result.corrupted:
-            raise UserError(
-                f"patch.clean and patch.corrupted: {self.metric_name} is {result.clean:.4f} on "
-                "both, so there is no difference that a head could carry: change the corrupted "
-                "text or the answers"
-            )
+            both = f"{self.metric_name} is {result.clean:.4f} on both"
+            problem = f"{both}: there is no difference that a head could carry"
+            advice = "change the corrupted text or the answers"
+            raise UserError(f"patch.clean and patch.corrupted: {problem}; {advice}")
         return result
 
 
@@ -215,28 +207,23 @@ def patch_texts(
         raise UserError("patch.clean= and patch.corrupted=: one is missing; give both texts")
     tokens = [tokenizer.encode_prompt(text) for text in (clean, corrupted)]
     if len(tokens[0]) != len(tokens[1]):
-        labels = [tokenizer.labels(of_text) for of_text in tokens]
-        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(*labels, strict=False))
-        same = len([*pairs])
-        first, second = (of_text[same : same + 8] for of_text in labels)
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(*tokens, strict=False))
+        same = len([*alike])
+        first, second = (tokenizer.labels(of_text[same : same + 8]) for of_text in tokens)
         raise UserError(
-            f"patch.clean and patch.corrupted have {len(labels[0])} and {len(labels[1])} tokens: "
+            f"patch.clean and patch.corrupted have {len(tokens[0])} and {len(tokens[1])} tokens: "
             "change a text until both have the same number; from the first difference, clean has "
             f"{first} and corrupted {second}"
         )
     if tokens[0] == tokens[1]:
-        problem = "patch.clean and patch.corrupted are the same text"
-        raise UserError(f"{problem}: change a token of one of them")
+        raise UserError("patch.clean and patch.corrupted are the same text: change a token of one")
     if (answers is None) == (continuation is None):
-        advice = "give one of them, as the metric of the patching"
-        raise UserError(f"patch.answers and patch.continuation: {advice}")
+        raise UserError("patch.answers and patch.continuation: give one of them, as the metric")
     metric: LogitDifference | ContinuationLoss
     if answers is not None:
         if len(answers) != 2 or answers[0] == answers[1]:
-            raise UserError(
-                f"patch.answers={list(answers)} must be two different texts: the answer to the "
-                'clean text and another one, such as patch.answers=\'[" Mary"," John"]\''
-            )
+            advice = 'give the answer to the clean text and another one, such as [" Mary"," John"]'
+            raise UserError(f"patch.answers={list(answers)} must be two different texts: {advice}")
         pair = [tokenizer.only_token(answer, key="patch.answers") for answer in answers]
         metric = LogitDifference(*pair)
         right, wrong = tokenizer.labels(pair)
@@ -251,9 +238,7 @@ def patch_texts(
     length = len(tokens[0])
     if length > loaded.model.block_size:
         more = " with patch.continuation" if answers is None else ""
-        raise UserError(
-            f"patch.clean has {length} tokens{more}, more than the model's block_size="
-            f"{loaded.model.block_size}: shorten both texts"
-        )
+        limit = f"more than the model's block_size={loaded.model.block_size}"
+        raise UserError(f"patch.clean has {length} tokens{more}, {limit}: shorten both texts")
     clean_labels, corrupted_labels = map(tokenizer.labels, tokens)
     return PatchTexts(tokens[0], tokens[1], clean_labels, corrupted_labels, metric, name, position)

@@ -9,6 +9,7 @@ outputs. All layers after the receiver are computed again.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,18 +17,18 @@ from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, compositions, random_composition
 from headscope.analysis.head_outputs import Head, head_outputs, output_matrices, replaced_heads
+from headscope.analysis.rows import data_frame
 from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture, evaluating
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Measure = Callable[[Tensor, Tensor], float]
 """Maps the receiver's weights (N, T, T) and the last block's output (N, T, C) to a number."""
 
 WAYS = (*KINDS, "all")
 """The ends of a path: the queries, keys or values of the receiver, or all three."""
-
-COLUMNS = ("head", *(f"{kind}_composition" for kind in KINDS), "random_composition")
-COLUMNS += (*(f"{kind}_path" for kind in KINDS), "all_paths")
-"""The entries of a row of `needs`."""
 
 
 @torch.no_grad()
@@ -46,10 +47,8 @@ def patch_paths(
         block = model.blocks[layer]
         normal = block.attention_norm(clean.residual[layer])
 
-        def measured(query: Tensor, key: Tensor, value: Tensor) -> float:
-            computed = block.attention.compute_heads(
-                query, key, value, position=model.position, mask=mask
-            )
+        def measured(*inputs: Tensor) -> float:
+            computed = block.attention.compute_heads(*inputs, position=model.position, mask=mask)
             outputs = computed.outputs.unflatten(-1, (block.attention.heads, -1))[..., head, :]
             assert computed.weights is not None  # the explicit path returns them
             with replaced_heads(block.attention, head, outputs):
@@ -85,7 +84,7 @@ def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change
 
 def needs(
     model: GPT, tokens: Tensor, receiver: Head, measure: Measure, other: Tensor | None = None
-) -> list[dict[str, str | float]]:
+) -> "DataFrame":
     """What `receiver` needs from each earlier head: a row with these entries, the row with the
     largest absolute value of `all_paths` first.
 
@@ -95,15 +94,12 @@ def needs(
     - `q_path`, `k_path`, `v_path`, `all_paths`: the change of the measured number (`patch_paths`).
     """
     before, after = patch_paths(model, tokens, receiver, measure, other)
-    composed = compositions(model)
-    rows: list[dict[str, str | float]] = []
-    for early, sender in np.ndindex(*after["all"].shape):
-        row: dict[str, str | float] = {"head": f"L{early}H{sender}"}
-        for kind in KINDS:
-            row[f"{kind}_composition"] = float(composed[kind][*receiver, early, sender])
-        row["random_composition"] = random_composition(model)
-        for way, values in after.items():
-            name = "all_paths" if way == "all" else f"{way}_path"
-            row[name] = float(values[early, sender]) - before
-        rows.append(row)
-    return sorted(rows, key=lambda row: -abs(float(row["all_paths"])))
+    names = [f"L{early}H{sender}" for early, sender in np.ndindex(after["all"].shape)]
+    columns: dict[str, Any] = {"head": names}
+    for kind, composed in compositions(model).items():
+        columns[f"{kind}_composition"] = composed[*receiver][: receiver[0]].flatten().tolist()
+    columns["random_composition"] = random_composition(model)
+    for way, values in after.items():
+        name = "all_paths" if way == "all" else f"{way}_path"
+        columns[name] = (values.double() - before).flatten().tolist()
+    return data_frame(columns).sort_values("all_paths", key=abs, ascending=False, ignore_index=True)

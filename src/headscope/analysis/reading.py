@@ -22,7 +22,7 @@ from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.repeats import BATCH_SIZE
-from headscope.analysis.rows import data_frame, per_metric
+from headscope.analysis.rows import data_frame, per_head
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why, why
 from headscope.errors import UserError, whole_number
@@ -66,7 +66,7 @@ class Reading(Activations):
     def table(self) -> "DataFrame":
         """The metrics of all heads on this text (see `statistics`): a row for each head and metric,
         with the columns layer, head, metric and value."""
-        return data_frame(per_metric(self.statistics.metrics))
+        return per_head(self.statistics.metrics).melt(["layer", "head"], var_name="metric")
 
     @property
     def lens(self) -> Tensor:
@@ -88,13 +88,11 @@ class Reading(Activations):
         if part not in layers or not self.gradients:
             problem = f"part={part!r}, gradients={self.gradients}"
             raise UserError(f"{problem}: read with gradients=True, and name {', '.join(layers)}")
-        gradients = torch.autograd.grad(
-            value, layers[part], retain_graph=True, materialize_grads=True
-        )
+        found = torch.autograd.grad(value, layers[part], retain_graph=True, materialize_grads=True)
         if part == "heads":  # all heads of a layer are added to the same sum
             heads = self.model.attentions[0].heads
-            gradients = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in gradients)
-        return self._stacked(gradients)
+            found = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in found)
+        return self._stacked(found)
 
     @torch.no_grad()
     def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:

@@ -36,9 +36,8 @@ period. A passage of 4 different tokens and another token before and after it ne
 
 @dataclass(frozen=True)
 class RepeatedTexts:
-    """Texts that each contain a passage twice in a row. `tokens` (B, T) are the tokens of the
-    texts, `periods` (B,) the lengths of the passages, and `starts` (B,) the positions where the
-    second copies begin."""
+    """Texts that each contain a passage twice in a row. `tokens` (B, T), the lengths of the
+    passages, `periods` (B,), and where the second copies begin, `starts` (B,)."""
 
     tokens: Tensor
     periods: Tensor
@@ -125,15 +124,10 @@ def score(weights: Tensor, factors: Tensor) -> Tensor:
     return per_text[..., 0].sum(dim=-2)
 
 
-def text_length(model: GPT) -> int:
-    """The number of tokens in a repeated text: the model's `block_size`, but at most MAX_LENGTH."""
-    return min(model.block_size, MAX_LENGTH)
-
-
 def can_measure_repeats(model: GPT, excluded: Sequence[int] = ()) -> bool:
     """Whether the metrics on repeated texts without the tokens in `excluded` can be measured."""
     tokens = model.embedding.num_embeddings - len(excluded)
-    return text_length(model) >= MIN_LENGTH and tokens >= MIN_VOCABULARY
+    return model.block_size >= MIN_LENGTH and tokens >= MIN_VOCABULARY
 
 
 class RepeatProbe:
@@ -149,14 +143,12 @@ class RepeatProbe:
     def __init__(
         self, model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
     ) -> None:
-        vocab_size, length = model.embedding.num_embeddings, text_length(model)
+        vocab_size, length = model.embedding.num_embeddings, min(model.block_size, MAX_LENGTH)
         if not can_measure_repeats(model, excluded) or texts < 2:
             tokens = vocab_size - len(excluded)
-            raise UserError(
-                f"block_size={model.block_size}, {tokens} tokens and texts={texts}: the induction "
-                f"metrics need a block_size of at least {MIN_LENGTH}, a vocabulary of at least "
-                f"{MIN_VOCABULARY} tokens with text and at least 2 texts"
-            )
+            sizes = f"block_size={model.block_size}, {tokens} tokens with text, texts={texts}"
+            least = f"at least {MIN_VOCABULARY} tokens, 2 texts and block_size={MIN_LENGTH}"
+            raise UserError(f"{sizes}: the induction metrics need {least}")
         options = {"vocab_size": vocab_size, "length": length, "texts": texts, "seed": seed}
         self.texts = repeated_texts(**options, excluded=excluded)
         self.induction = contrast(self.texts, skip=1)
@@ -176,13 +168,10 @@ class RepeatProbe:
         - `prefix_matching`, from 0 to 1: the mean weight on the targets of `induction`, without the
           baseline, as in Olsson 2022.
         """
-        sums: dict[str, Tensor] = {}
-        texts = len(self.texts.tokens)
-        for batch in torch.arange(texts).split(BATCH_SIZE):
-            attention = capture(model, self.texts.tokens[batch].to(model.device)).attention
-            for name, batch_sum in self._sums(attention, batch).items():
-                sums[name] = sums.get(name, 0) + batch_sum
-        return {name: total / texts for name, total in sums.items()}
+        tokens, zero = self.texts.tokens.to(model.device), torch.zeros((), device=model.device)
+        batches = torch.arange(len(tokens)).split(BATCH_SIZE)
+        sums = [self._sums(capture(model, tokens[batch]).attention, batch) for batch in batches]
+        return {name: sum((s[name] for s in sums), zero) / len(tokens) for name in REPEAT_METRICS}
 
     def uniform(self) -> dict[str, float]:
         """The metrics of uniform attention."""

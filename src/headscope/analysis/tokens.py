@@ -31,10 +31,8 @@ class TokenKinds:
     - `special`: tokens that represent no text, such as the end-of-text token.
     - `punctuation`: tokens that consist only of punctuation marks and line breaks. Spaces and tabs
       at both ends of a token are ignored.
-    - `partial`: tokens that begin or end within a character. Whether they are punctuation depends
-      on the tokens around them.
-    - `frequent`: the most frequent tokens, which together make up half of a corpus. `frequent` is
-      None if no corpus was counted.
+    - `partial`: tokens that begin or end within a character: their neighbours decide their kind.
+    - `frequent`: the most frequent tokens, together half of a corpus. None if none was counted.
     """
 
     pieces: Sequence[bytes]
@@ -104,8 +102,7 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
     """The targets (N, T, T) of each metric that depends on the tokens (N, T), by its name.
 
     - `same_token`: earlier copies of the query's own token (duplicate-token heads, Wang 2022).
-    - `punctuation`: punctuation marks and line breaks (heads that attend to separators, Clark
-      2019). Needs `kinds`.
+    - `punctuation`: punctuation marks and line breaks (separators, Clark 2019). Needs `kinds`.
     - `frequent`: the most frequent tokens, which make up half of a corpus. A low value of the
       metric means that the head attends to rare tokens (Voita 2019). Needs `kinds.frequent`.
     """

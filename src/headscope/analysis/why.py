@@ -46,8 +46,7 @@ class Why:
 
     `pairs` (N, N) has a row for each of the `parts` that a query reads, and a column for each that
     a key reads, on the CPU. With the `position_bias`, they add up to the `total`: the score, or 1
-    for all scores, where the number of a pair is its covariance with the sum, divided by the
-    variance of the sum.
+    for all scores, where a pair has its covariance with the sum, divided by the variance.
     """
 
     head: str
@@ -67,8 +66,7 @@ class Why:
 
     def table(self) -> "DataFrame":
         """A row for each pair, the largest number first: `query_part`, `key_part`, and `score` or,
-        for all scores of a text, `share`. If there is a position bias, this is a row with the names
-        "position bias"."""
+        for all scores of a text, `share`. A position bias has a row named "position bias"."""
         return data_frame(self.rows())
 
     def rows(self) -> Rows:
@@ -86,8 +84,7 @@ class Why:
 class QueriesAndKeys:
     """What a head multiplies on one text, in float64 on the CPU. `q` and `k` (N, T, D) have a row
     for each of the `parts`, which add up to the queries and keys. `visible` (T, T) is True where a
-    query sees a key. The scores are scale q k^T + `bias`, where `bias` (T, T) is that of the
-    position encoding."""
+    query sees a key. The scores are scale q k^T + `bias` (T, T), that of the position encoding."""
 
     parts: list[str]
     q: Tensor

@@ -34,8 +34,7 @@ class ValidationText:
 
     - `byte_lengths` (V,): the number of bytes of each token in the vocabulary.
     - `probe`: the `probe_text` of the corpus.
-    - `text_per_token_byte`: the bytes of the split's text per byte of its tokens. It is 1, unless
-      the tokenizer loses text.
+    - `text_per_token_byte`: bytes of text per byte of its tokens, 1 if the tokenizer is lossless.
     - `answers`: if it is not None, the losses count only these targets.
     """
 
@@ -83,8 +82,7 @@ def evaluate(
     float32, and autocast computes matrix products in bfloat16. With fp32, a CUDA device computes
     matrix products in TF32, as in training.
 
-    Raises UserError if the text is too short, if no window contains an answer that counts, or if
-    the loss is not finite.
+    Raises UserError if no window has an answer that counts, or if the loss is not finite.
     """
     size = model.block_size if block_size is None else block_size
     mixed = precision == "bf16-mixed"
@@ -114,11 +112,7 @@ def evaluate(
 
 
 def evaluate_lengths(
-    loaded: "TrainedModel",
-    text: ValidationText,
-    *,
-    block_sizes: Sequence[int],
-    **options: Any,
+    loaded: "TrainedModel", text: ValidationText, *, block_sizes: Sequence[int], **options: Any
 ) -> list[dict[str, Any]]:
     """Runs `evaluate` with the same `options` for each context length in `block_sizes`, which may
     be larger than in training. If the position encoding does not support this, or if no window

@@ -45,9 +45,7 @@ def entry_of(statistics: HeadStatistics) -> dict[str, Any]:
     return {**{name: getattr(statistics, name) for name in KEPT}, "metrics": metrics}
 
 
-def statistics_of(
-    entry: Any, model: GPT, thresholds: Thresholds | None = None
-) -> HeadStatistics | None:
+def statistics_of(entry: Any, model: GPT, thresholds: Thresholds | None) -> HeadStatistics | None:
     """The statistics in an entry, with the names that `thresholds` give, by default the thresholds
     of the run. None if it is not an entry for a model of this size."""
     shape = (len(model.attentions), model.attentions[0].heads)

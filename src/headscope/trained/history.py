@@ -1,11 +1,10 @@
-"""One table of what happened during training: the metrics of all heads at each kept step, and the
-losses."""
+"""One table of a training: the metrics of all heads at each kept step, and the losses."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headscope.analysis.rows import Rows, data_frame, per_metric
+from headscope.analysis.rows import Rows, data_frame, per_head
 from headscope.errors import UserError
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.checkpoint import find, steps_of
@@ -23,8 +22,7 @@ LOSSES = ("train/", "val/")
 def history(
     runs: Runs, *, ablation: bool = False, metrics: Metrics | None = None, device: str = "cpu"
 ) -> "DataFrame":
-    """A table of one or several run folders, with the columns run, seed, step, layer, head, metric
-    and value.
+    """A table of run folders, with the columns run, seed, step, layer, head, metric and value.
 
     - For each head and each step that the run has kept, its metrics, as in `history.csv` of a
       report. If the run has kept none, those of its best checkpoint.
@@ -39,35 +37,30 @@ def history(
     """
     rows: Rows = []
     for run in [runs] if isinstance(runs, str | Path) or not isinstance(runs, Iterable) else runs:
-        of_run = run_rows(Path(str(run)), ablation, metrics, device)
-        rows += [{"run": str(run), **row} for row in of_run]
-    table = data_frame(rows, COLUMNS)
-    return table.astype({"layer": "Int64", "head": "Int64"})
-
-
-def run_rows(run: Path, ablation: bool, own: Metrics | None, device: str) -> Rows:
-    """The rows of one run."""
-    if not run.is_dir():
-        raise UserError(f"runs: {run} is not the folder of a run")
-    rows, seed, text = [], None, None
-    for file in [*steps_of(run).values()] or [find(str(run), key="runs")]:
-        loaded = load(file, device=device)
-        if text is None and (ablation or own or not loaded.stored_statistics()):
-            text = validation_text(loaded.corpus(), loaded.tokenizer)
-        metrics = loaded.statistics(text, metrics=own).metrics
-        if ablation:
-            assert text is not None
-            metrics = metrics | measure_ablation(loaded, text).metrics
-        seed = loaded.config.seed
-        rows += [{"seed": seed, "step": loaded.step, **row} for row in per_metric(metrics)]
-    logs = run / "tensorboard"
-    return rows + [{"seed": seed, **row} for row in (logged(logs) if logs.is_dir() else [])]
+        folder, text, seed = Path(str(run)), None, None
+        if not folder.is_dir():
+            raise UserError(f"runs: {run} is not the folder of a run")
+        for file in [*steps_of(folder).values()] or [find(str(run), key="runs")]:
+            loaded = load(file, device=device)
+            if text is None and (ablation or metrics or not loaded.stored_statistics()):
+                text = validation_text(loaded.corpus(), loaded.tokenizer)
+            found = loaded.statistics(text, metrics=metrics).metrics
+            if ablation:
+                assert text is not None
+                found = found | measure_ablation(loaded, text).metrics
+            seed = loaded.config.seed
+            table = per_head(found).melt(["layer", "head"], var_name="metric")
+            rows += table.assign(run=str(run), seed=seed, step=loaded.step).to_dict("records")
+        rows += [{"run": str(run), "seed": seed, **row} for row in logged(folder / "tensorboard")]
+    return data_frame(rows, COLUMNS).astype({"layer": "Int64", "head": "Int64"})
 
 
 def logged(logs: Path) -> Rows:
-    """The scalars in a folder of TensorBoard's event files, in the groups LOSSES."""
+    """The scalars in a folder of TensorBoard's event files, in the groups LOSSES, if it exists."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    if not logs.is_dir():
+        return []
     few: Any = {"scalars": 0, "tensors": 1, "images": 1, "histograms": 1}  # 0 is all
     events = EventAccumulator(str(logs), size_guidance=few).Reload()
     tags = [tag for tag in events.Tags()["scalars"] if tag.startswith(LOSSES)]

@@ -1,7 +1,6 @@
 """A trained model: logits, generated text, readings of texts, and what heads do.
 
-Shapes: T tokens, V vocab_size. For several texts with the same number of tokens, tensors have a
-first axis B.
+Shapes: T tokens, V vocab_size. For several texts of equal length, tensors have a first axis B.
 """
 
 import json
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 
 import headscope
-from headscope.analysis import path_patching
 from headscope.analysis.ablation import Replacement, ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.deciders import By
 from headscope.analysis.examples import example_rows, find_examples
@@ -72,8 +70,7 @@ class TrainedModel:
     `PRECISIONS`. `answers` is what its losses count, if not all tokens. `digest` is a checksum of
     the weights in a checkpoint file. `texts` are texts to begin with (see `Corpus.examples`).
 
-    If a text is longer than `block_size`, all methods except `generate` use its first `block_size`
-    tokens, with a warning.
+    Except `generate`, methods use the first `block_size` tokens of a text, with a warning.
     """
 
     path: Path
@@ -98,8 +95,7 @@ class TrainedModel:
         return [*steps_of(self.path)]
 
     def tokens(self, text: Text) -> list[int]:
-        """The tokens of a text, or the token ids as they are. Raises UserError for what is not in
-        the vocabulary."""
+        """The tokens of a text, or token ids as they are. Raises UserError for unknown ones."""
         return self.tokenizer.tokens_of(text)
 
     def targets(self, tokens: Tensor, *, begun: bool = True) -> Tensor:
@@ -152,11 +148,8 @@ class TrainedModel:
         Raises UserError as `logits` does, or if the texts have different numbers of tokens.
         """
         texts: Any = text
-        several = (
-            isinstance(text, Iterable)
-            and not isinstance(text, str)
-            and any(isinstance(item, str | Sequence) for item in text)
-        )
+        is_list = isinstance(text, Iterable) and not isinstance(text, str)
+        several = is_list and any(isinstance(item, str | Sequence) for item in texts)
         # `map`, because a list comprehension adds a frame in Python 3.11, and a warning must name
         # the line of the caller.
         batch = [*map(self._batch, texts if several else [texts])]
@@ -178,8 +171,7 @@ class TrainedModel:
 
     def stored_statistics(self, thresholds: Thresholds | None = None) -> HeadStatistics | None:
         """The metrics of the heads that were measured when the run ended, with the names that
-        `thresholds` give, by default those of the run. None if they were not measured, or on other
-        weights."""
+        `thresholds` give, by default those of the run. None if these weights were not measured."""
         return statistics_of(entries_in(self.path.parent).get(self.digest), self.model, thresholds)
 
     def generate(
@@ -200,8 +192,7 @@ class TrainedModel:
         softmax(logits / `temperature`), among the `top_k` most likely tokens, and among the most
         likely tokens with a total probability of `top_p`. The same `seed` gives the same text.
 
-        Raises UserError if an option is out of range, or if the vocabulary cannot represent the
-        prompt.
+        Raises UserError if an option is out of range, or as `logits` does.
         """
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": 0.0}
         if do_sample:
@@ -235,8 +226,7 @@ class TrainedModel:
         of `head` instead. Without a text, random texts that contain a passage twice are used, and
         the metric may also be "induction".
 
-        Raises UserError as `logits` does, if there is no such head or metric, or if `corrupted` has
-        another number of tokens.
+        Raises UserError as `logits` does, or for a wrong head, metric or length of `corrupted`.
         """
         receiver, factors = parse_head(head, self.model), None
         if text is None:
@@ -249,10 +239,8 @@ class TrainedModel:
         if metric is None and not (targets != IGNORED).any():
             raise UserError("the text has one token, or no answer that counts: give a longer one")
         if metric not in (None, *METRICS, *(["induction"] if factors is not None else [])):
-            raise UserError(
-                f"metric={metric!r}: choose one of {', '.join(METRICS)}, or induction if no "
-                "text is given"
-            )
+            names = f"{', '.join(METRICS)}, or induction if no text is given"
+            raise UserError(f"metric={metric!r}: choose one of {names}")
 
         mask = visible_in(self.model, tokens)
         visible = None if mask is None else mask[:, 0]
@@ -260,19 +248,15 @@ class TrainedModel:
         def measure(weights: Tensor, x: Tensor) -> float:
             if metric is None:
                 return float(next_token_loss(self.model.unembed(x)[:, :-1], targets))
-            if metric == "induction":
-                assert factors is not None
+            if factors is not None and metric == "induction":
                 return float(score(weights[:, None], factors)) / len(tokens)
             return float(METRICS[metric](weights, visible).mean())
 
         other = None if corrupted is None else self._batch(corrupted)
         if other is not None and other.shape != tokens.shape:
-            raise UserError(
-                f"corrupted has {other.size(1)} tokens, and the text {tokens.size(1)}: change "
-                "one of them until both have the same number"
-            )
-        rows = needs(self.model, tokens, receiver, measure, other)
-        return data_frame(rows, path_patching.COLUMNS)
+            lengths = f"{other.size(1)} tokens, and the text {tokens.size(1)}"
+            raise UserError(f"corrupted has {lengths}: change one until both have the same number")
+        return needs(self.model, tokens, receiver, measure, other)
 
     def deciders(
         self, text: Text, position: int = -1, token: str | int | None = None, *, by: By = "mean"
@@ -302,7 +286,7 @@ class TrainedModel:
         windows = whole_number(windows, "windows", 2)  # for a standard error
         text = self._validation()
         result = measure_ablation(self, text, by, windows=windows, gradients=gradients)
-        return data_frame(per_head(result.metrics))
+        return per_head(result.metrics)
 
     def validation_windows(self, windows: int | None = None) -> Tensor:
         """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`,
@@ -325,8 +309,7 @@ class TrainedModel:
         return stored or measure(self, (text or self._validation()).tokens, own=metrics)
 
     def why(self, head: str, text: Text, query: int | None = None, key: int | None = None) -> Why:
-        """Why a head looks from one token of a text to another: see `Reading.why`. Raises UserError
-        as it and `logits` do."""
+        """Why a head looks from one token to another: see `Reading.why`, also for errors."""
         return self.read(self._batch(text)[0].tolist()).why(head, query, key)
 
     @contextmanager
@@ -346,9 +329,8 @@ class TrainedModel:
         if isinstance(heads, str) or not isinstance(heads, Iterable):
             raise UserError(f"heads={heads!r}: give a list, such as ['L0H3']")
         if by not in ("zero", "mean", "half") or (by == "mean") != (text is not None):
-            raise UserError(
-                f'by={by!r}: give by="zero", by="half", or by="mean" and a text for the mean'
-            )
+            advice = 'give by="zero", by="half", or by="mean" and a text for the mean'
+            raise UserError(f"by={by!r}: {advice}")
         chosen = [parse_head(head, self.model) for head in heads]
         model = self.model
         means = None if text is None else mean_outputs(model, self._batch(text), MAX_BATCH)
@@ -438,8 +420,7 @@ def measure(
     source: str = "the validation split",
     own: Metrics | None = None,
 ) -> HeadStatistics:
-    """Measures the heads of a model, with metrics of the user, on the tokens (N,) of a validation
-    split."""
+    """Measures the heads of a model on the tokens (N,) of a validation split."""
     kinds = classify_vocabulary(loaded.tokenizer, validation)
     windows = spread_windows(validation, length=loaded.model.block_size)
     return measure_heads(loaded.model, windows, source=source, kinds=kinds, own=own)

@@ -25,7 +25,7 @@ from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
 from headscope.show.explore.models import MAX_STEPS, Models
 from headscope.show.explore.protocol import parse_request
-from headscope.show.report.tables import head_rows
+from headscope.show.report.tables import head_table
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.evaluation import ValidationText, evaluate
 from headscope.trained.generation.choose_token import choose_tokens, distribution
@@ -136,7 +136,7 @@ def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
         assert answer["target"]["id"] == following
         assert_equal_to_direct(answer, loaded, position)
     [step] = answer["history"]["steps"]
-    for number, row in enumerate(head_rows(statistics)):
+    for number, row in enumerate(head_table(statistics).to_dict("records")):
         label = statistics.types[number].label
         assert (step["names"][number], row["type"]) == (label, statistics.types[number].name)
         for name, values in step["metrics"].items():

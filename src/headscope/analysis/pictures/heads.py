@@ -62,10 +62,8 @@ def draw_maps(
     """Draw maps (H, T, T), one per head. The default colour scale is diverging around zero."""
     count, tokens = len(maps), len(labels)
     if not count or not tokens or maps.shape != (count, tokens, tokens):
-        raise UserError(
-            f"maps of shape {maps.shape} must be (heads, tokens, tokens), with as many tokens as "
-            f"there are labels, {tokens}: give at least one map and at least one label"
-        )
+        advice = f"give at least one map, and a label for each token, not {tokens}"
+        raise UserError(f"maps of shape {maps.shape} must be (heads, tokens, tokens): {advice}")
     columns = math.ceil(count / round(math.sqrt(count)))
     width = height = max(1, max(320, min(512, 1120 // columns)) // tokens)
     if tokens <= FEW:

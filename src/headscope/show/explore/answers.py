@@ -48,8 +48,7 @@ class Explorer(Reader):
         options, writer = request.options(), Text(loaded.tokenizer, stop=())
         stream = islice(uniform_numbers([request.seed], model.device), request.skip, None)
         for more in reversed(range(request.max_new_tokens)):
-            # The heads are switched during each step only: between two steps, the model answers
-            # other requests.
+            # Heads are switched during a step only: between steps, it answers other requests.
             with torch.no_grad(), switches.on():
                 logits = context.next_logits()
             new = choose_tokens(logits, uniform=next(stream), **options)
@@ -98,10 +97,8 @@ class Explorer(Reader):
         }
         lengths = [len(tokens) for tokens in texts]
         if lengths[0] != lengths[1]:
-            problem = (
-                f"the texts have {lengths[0]} and {lengths[1]} tokens: change one of them until "
-                "both have the same number"
-            )
+            sizes = f"the texts have {lengths[0]} and {lengths[1]} tokens"
+            problem = f"{sizes}: change one of them until both have the same number"
             return {**shown, "problem": problem}
         both = torch.tensor(texts, device=model.device)
         with Switches(model, request, texts[0]).on():
@@ -139,10 +136,7 @@ class Explorer(Reader):
             **shown,
             "right": chosen.named(right),
             "wrong": chosen.named(wrong),
-            "next": [
-                chosen.named(token, **{name: float(share[token]) for name, share in shares.items()})
-                for token in dict.fromkeys([right, wrong, *likely])
-            ],
+            "next": chosen.listed([right, wrong, *likely], **shares),
             "difference": {name: float(row[right] - row[wrong]) for name, row in cases.items()},
             "every_head": effects,
         }

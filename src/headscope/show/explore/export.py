@@ -1,7 +1,5 @@
 """What the page shows, as a file: a page, a table, or Python code that computes it."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 import torch
 
 from headscope.analysis.page import shown_run
+from headscope.analysis.rows import data_frame
 from headscope.analysis.why import explanation
 from headscope.show.explore.answers import Explorer, prompt_length
 from headscope.show.explore.models import OpenModel
@@ -72,19 +71,15 @@ def page(explorer: Explorer, request: Export) -> Exported:
 def table(explorer: Explorer, request: Export) -> Exported:
     """A row for each token of the text, with its loss and the most likely tokens after it."""
     chosen, text, reading = explorer.forward(request)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    listed = [f"{name}_{n}" for n in range(1, LISTED + 1) for name in ("next", "probability")]
-    writer.writerow(["position", "id", "token", "loss", *listed])
-    for position, (token, label, loss) in enumerate(
-        zip(text.tokens, reading.labels, [None, *reading.losses.tolist()], strict=True)
-    ):
+    losses = [None, *reading.losses.tolist()]
+    table = data_frame({"id": text.tokens, "token": reading.labels, "loss": losses})
+    for position in range(len(table)):
         logits = chosen.loaded.model.unembed(reading.residual[-1, position : position + 1])[0]
-        rows = likely(chosen, logits.cpu().double(), request, ())["next"][:LISTED]
-        after = [cell for row in rows for cell in (row["label"], f"{row['probability']:.7g}")]
-        shown = "" if loss is None else f"{loss:.7g}"
-        writer.writerow([position, token, label, shown, *after])
-    return "explore.csv", "text/csv", file.getvalue()
+        rows = likely(chosen, logits.cpu().double(), request, [])["next"][:LISTED]
+        for number, row in enumerate(rows, start=1):
+            table.loc[position, f"next_{number}"] = row["label"]
+            table.loc[position, f"probability_{number}"] = row["probability"]
+    return "explore.csv", "text/csv", table.to_csv(index_label="position", float_format="%.7g")
 
 
 def code(explorer: Explorer, request: Export) -> Exported:

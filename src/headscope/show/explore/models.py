@@ -1,6 +1,7 @@
 """The models that the page offers: one checkpoint or two, and the kept steps of their runs."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 import torch
+from torch import Tensor
 
 import headscope
 from headscope.analysis.examples import find_examples, shown_examples
@@ -58,8 +60,7 @@ class OpenModel:
 
     @cached_property
     def examples(self) -> list[list[dict[str, Any]]]:
-        """What each head does in the validation split (see `shown_examples`). Raises UserError if
-        this text is unknown or not here."""
+        """What each head does in the validation split. Raises UserError as `corpus` does."""
         windows = self.loaded.validation_windows()
         found = find_examples(self.loaded.model, windows, self.loaded.tokenizer)
         return shown_examples(found, windows, "the validation split")
@@ -72,6 +73,13 @@ class OpenModel:
     def named(self, token: int, **more: Any) -> dict[str, Any]:
         """An entry of an answer: a token of the vocabulary, and `more` about it."""
         return {"id": token, "label": self.labels[token], **more}
+
+    def listed(self, tokens: Iterable[int], **shares: Tensor) -> list[dict[str, Any]]:
+        """Entries for different tokens, each with its number in some `shares` (V,)."""
+        return [
+            self.named(token, **{name: float(each[token]) for name, each in shares.items()})
+            for token in dict.fromkeys(tokens)
+        ]
 
     def describe(self) -> dict[str, Any]:
         """What the page must know before it sends a text."""
@@ -110,9 +118,8 @@ class Models:
         parts: str | list[str] | None = None,
     ) -> None:
         """`given` selects the model `this`, and `other` the model `other`, unless it is None: a
-        Hugging Face folder, or what `headscope.trained.checkpoint.find` finds. `parts` are the
-        files of the user's own parts, which exported Python code names. Raises UserError if a model
-        cannot be loaded."""
+        Hugging Face folder, or what `headscope.trained.checkpoint.find` finds. `parts` are files of
+        own parts, which exported code names. Raises UserError if one cannot be loaded."""
         self.device, self.parts = device, parts
         self.paths: dict[str, Path] = {}
         self.listed: list[dict[str, Any]] = []

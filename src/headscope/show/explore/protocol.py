@@ -1,5 +1,4 @@
-"""The requests that the page, a notebook or a test sends, as schemas. docs/explore.md explains
-them."""
+"""The requests of the page, a notebook or a test, as schemas. See docs/explore.md."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -29,8 +28,7 @@ class Examples(Open):
 
 @dataclass(kw_only=True)
 class Reading(Open):
-    """A text or token ids, the model that reads it, and the heads that are switched off, to their
-    mean, or to half."""
+    """A text or token ids, its model, and the heads that are off, at their mean, or at half."""
 
     text: str | None = None
     tokens: list[Count] | None = None

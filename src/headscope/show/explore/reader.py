@@ -37,8 +37,7 @@ kept whatever its size."""
 @dataclass(frozen=True)
 class Encoded:
     """The tokens of a text: `every` one, and `tokens`, the last `block_size`, which a model reads.
-    `unknown` are the characters that the vocabulary lacks, with their places in the text. They have
-    no tokens."""
+    `unknown` are the characters without a token, with their places in the text."""
 
     every: list[int]
     tokens: list[int]
@@ -69,8 +68,7 @@ class Switches:
     """The heads that a request switches off, to their mean output on a text, or to half."""
 
     def __init__(self, model: GPT, request: Reading, tokens: list[int]) -> None:
-        """`tokens` are the text for the mean. Raises UserError if there is no such head, or if a
-        head is named twice."""
+        """`tokens` are the text for the mean. Raises UserError for unknown or repeated heads."""
         self.model = model
         self.zero, self.mean, self.half = (
             [parse_head(name[:80], model) for name in heads]
@@ -175,22 +173,15 @@ def top(logits: Tensor) -> list[int]:
     return logits.topk(min(TOP, len(logits))).indices.tolist()
 
 
-def likely(
-    chosen: OpenModel, logits: Tensor, sampling: Sampling, also: Sequence[int]
-) -> dict[str, Any]:
+def likely(chosen: OpenModel, logits: Tensor, asked: Sampling, also: list[int]) -> dict[str, Any]:
     """Two entries of an answer. `next`: the most likely tokens by logits (V,) and the tokens
     `also`, with their probabilities before and after temperature, top_k and top_p. `removed`: the
     total probability of the tokens that are never sampled, at this temperature, or at 1 if it is 0.
     """
-    sampled = distribution(logits[None], **sampling.options())[0]
+    sampled = distribution(logits[None], **asked.options())[0]
     probabilities = logits.softmax(dim=-1)
-    scaled = probabilities_of(logits, sampling.temperature or 1.0)
+    scaled = probabilities_of(logits, asked.temperature or 1.0)
     return {
-        "next": [
-            chosen.named(
-                token, probability=float(probabilities[token]), sampled=float(sampled[token])
-            )
-            for token in dict.fromkeys([*top(logits), *also])
-        ],
+        "next": chosen.listed([*top(logits), *also], probability=probabilities, sampled=sampled),
         "removed": float(scaled[sampled == 0].sum()),
     }

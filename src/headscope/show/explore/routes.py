@@ -107,9 +107,8 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
         return StreamingResponse(events(), media_type="text/event-stream")
 
     async def parsed(request: Request) -> tuple[str, Any]:
-        if token and not secrets.compare_digest(
-            request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()
-        ):
+        given = request.headers.get("authorization", "").encode()
+        if token and not secrets.compare_digest(given, f"Bearer {token}".encode()):
             raise Refused(401, "the token is missing or wrong: open the address that was printed")
         if request.headers.get("content-type", "").partition(";")[0].lower() != "application/json":
             raise Refused(415, "the request must be application/json")

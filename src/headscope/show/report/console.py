@@ -1,9 +1,7 @@
 """What `headscope analyze` prints about a report."""
 
 import math
-import sys
 from collections.abc import Iterator
-from functools import partial
 
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from headscope.analysis.head_types import NONE
 from headscope.analysis.page import shown_tokens
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.show.report.inputs import ReportInput
-from headscope.terminal import printable
+from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
 LISTED = 5  # of the most important heads
@@ -36,14 +34,14 @@ def print_report(
         print_gradients(ablation)
     if patching:
         print_patching(*patching)
-    say = partial(print, file=sys.stderr)
     shown, tokens = shown_tokens(report.reading, steps), len(report.reading.tokens)
     if shown < tokens:
-        say(f"attention.html has the first {shown} of {tokens} tokens: a larger page would be slow")
+        limit = f"the first {shown} of {tokens} tokens"
+        note(f"attention.html has {limit}: a larger page would be slow")
     if "induction" not in statistics.metrics:
         reason = "with this vocabulary or block_size: see docs/glossary.md"
-        say(f"Induction is not measurable {reason}")
-    say(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
+        note(f"Induction is not measurable {reason}")
+    note(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
 
 
 def print_ablation(result: AblationResult) -> None:

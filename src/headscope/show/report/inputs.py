@@ -10,7 +10,6 @@ from torch import Tensor
 from headscope.analysis.reading import Reading
 from headscope.analysis.tokens import TokenKinds, classify_vocabulary
 from headscope.data.windows import first_passage, spread_windows
-from headscope.nn.loss import Answers
 from headscope.trained import TrainedModel
 from headscope.trained.evaluation import ValidationText
 
@@ -23,7 +22,6 @@ class ReportInput:
 
     - `reading`: the text of the attention maps.
     - `windows` (N, T): the tokens that the metrics are averaged over.
-    - `answers`: what the losses count, or None for all tokens.
     - `kinds`: the kinds of tokens in the vocabulary.
     - `source`: a description of the windows, which the report contains.
     """
@@ -31,7 +29,6 @@ class ReportInput:
     loaded: TrainedModel
     reading: Reading
     windows: Tensor
-    answers: Answers | None
     kinds: TokenKinds
     source: str
 
@@ -46,7 +43,7 @@ class ReportInput:
         shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
         spread = spread_windows(text.tokens, windows=windows, length=length)
         kinds = classify_vocabulary(loaded.tokenizer, text.tokens)
-        return cls(loaded, loaded.read(shown), spread, text.answers, kinds, VALIDATION)
+        return cls(loaded, loaded.read(shown), spread, kinds, VALIDATION)
 
     @classmethod
     def of_text(cls, loaded: TrainedModel, text: str) -> "ReportInput":
@@ -54,4 +51,4 @@ class ReportInput:
         tell which tokens are frequent, so no head is named frequent-token or rare-token."""
         reading = loaded.read(loaded.tokens(text)[: loaded.model.block_size])
         windows, kinds = reading.tokens[None].cpu(), classify_vocabulary(loaded.tokenizer)
-        return cls(loaded, reading, windows, loaded.answers, kinds, "the given text")
+        return cls(loaded, reading, windows, kinds, "the given text")

@@ -1,29 +1,27 @@
-"""Makes the tables of a report, as plain data and as CSV.
+"""Makes the tables of a report.
 
 Shapes: L layers, H heads per layer, N = L H, T tokens.
 """
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, product
 from typing import Any
 
 import numpy as np
 import torch
+from pandas import DataFrame, concat
 from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
 from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
-from headscope.analysis.head_statistics import HeadStatistics, visible_in
+from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.in_context import in_context_score
-from headscope.analysis.metrics import counted_queries, visible_keys
+from headscope.analysis.metrics import counted_queries
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import REPEAT_METRICS
-from headscope.analysis.rows import Rows, per_head
-from headscope.analysis.why import Why
+from headscope.analysis.rows import per_cell, per_head
+from headscope.analysis.why import Why, visible_keys
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.show.report.inputs import VALIDATION, ReportInput
@@ -31,44 +29,29 @@ from headscope.show.viewer.snapshot import Predictions
 from headscope.trained.ablations import AblationResult
 
 PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
-PAGE_TABLES = ("jensen_shannon.csv", "lens.csv", "pushes.csv", "reads.csv")
-READ = 5  # pairs of parts for each head
 History = Sequence[tuple[int, HeadStatistics, Mapping[str, Tensor]]]
 """For each training step, its statistics, and the metrics of an `AblationResult`, if any."""
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
 
-def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> dict[str, str]:
-    """The tables of pairs of heads, and of the first `shown` tokens of the text, as CSV."""
-    loaded, reading = report.loaded, report.reading
-    visible = visible_in(loaded.model, reading.tokens[None])
-    visible = None if visible is None else visible[0]  # (1, T, T)
-    cut = None if visible is None else visible[:, :shown, :shown]
+def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> dict[str, DataFrame]:
+    """The tables of pairs of heads, and of the first `shown` tokens of the text, by file names."""
+    loaded, reading, names = report.loaded, report.reading, statistics.heads
+    visible = visible_keys(reading).to(reading.attention.device)  # (T, T)
     maps = reading.attention.flatten(0, 1)[:, :shown, :shown]
     predicted = reading.predictions(reading.targets(shown))
     described = predicted, reading.labels[:shown], loaded.tokenizer.label
-    rows = {
-        "similarity.csv": matrix_rows(statistics.similarity, statistics.heads),
-        "jensen_shannon.csv": matrix_rows(jensen_shannon(maps, cut), statistics.heads),
-        "largest_weights.csv": largest_weight_rows(reading, visible),
-        "lens.csv": lens_rows(*described),
+    tables = {
+        "similarity.csv": matrix_table(statistics.similarity, names),
+        "jensen_shannon.csv": matrix_table(jensen_shannon(maps, visible[:shown, :shown]), names),
+        "largest_weights.csv": largest_weights(reading, visible),
+        "lens.csv": lens_table(*described),
     }
     if shown > 1:
-        rows["pushes.csv"] = push_rows(*described)
+        tables["pushes.csv"] = push_table(*described)
     if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
-        rows["composition.csv"] = composition_rows(loaded.model)
-    return {name: csv_text(of_table) for name, of_table in rows.items()}
-
-
-def measured_on(
-    source: str, metrics: Mapping[str, Any], ablated: Mapping[str, Any]
-) -> dict[str, str]:
-    """For each metric in the table of heads, the text that it was measured on."""
-    texts = dict.fromkeys([*metrics, "uniqueness"], source) | dict.fromkeys(ablated, VALIDATION)
-    repeated = [*REPEAT_METRICS, "other_induction"]
-    special = dict.fromkeys(repeated, "repeated random texts")
-    special |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
-    return {name: special.get(name, text) for name, text in texts.items()}
+        tables["composition.csv"] = composition_table(loaded.model)
+    return tables
 
 
 def summary(
@@ -78,22 +61,23 @@ def summary(
     patching: tuple[PatchTexts, PatchingResult] | None,
 ) -> dict[str, Any]:
     """The content of heads.json without the table of heads."""
-    pairs = [
-        {"heads": [statistics.heads[first], statistics.heads[second]], "similarity": value}
-        for first, second, value in pairs_by_similarity(statistics.similarity)
-    ]
-    texts = measured_on(report.source, statistics.metrics, ablation.metrics if ablation else {})
-    page = "the text of attention.html"
+    pairs = pairs_by_similarity(statistics.similarity, statistics.heads)
+    texts = dict.fromkeys([*statistics.metrics, "uniqueness"], report.source)
+    texts |= dict.fromkeys(ablation.metrics if ablation else {}, VALIDATION)
+    others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
+    others |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
+    uniform = statistics.uniform
+    loaded, page = report.loaded, "the text of attention.html"
     content = {
-        "checkpoint": str(report.loaded.path),
-        "step": report.loaded.step,
+        "checkpoint": str(loaded.path),
+        "step": loaded.step,
         "windows": len(report.windows),
         "tokens": report.windows.size(1),
-        "in_context_score": in_context_score(report.loaded.model, report.windows, report.answers),
-        "text": report.loaded.tokenizer.decode(report.reading.tokens.tolist()),
+        "in_context_score": in_context_score(loaded.model, report.windows, loaded.answers),
+        "text": loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
             **dict.fromkeys(["similarity.csv", "examples.csv"], report.source),
-            **dict.fromkeys(PAGE_TABLES, page),
+            **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv", "reads.csv"], page),
             "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",
         },
@@ -101,7 +85,7 @@ def summary(
         "most_alike": pairs[:PAIRS],
         "least_alike": pairs[::-1][:PAIRS],
         "metrics": [
-            {"metric": name, "measured_on": text, "uniform": statistics.uniform.get(name)}
+            {"metric": name, "measured_on": others.get(name, text), "uniform": uniform.get(name)}
             for name, text in texts.items()
         ],
     }
@@ -118,135 +102,102 @@ def summary(
             "metric": asked.metric_name,
             "metric_clean": scores.clean,
             "metric_corrupted": scores.corrupted,
-            "heads": patching_rows(scores),
+            "heads": patching_table(scores).to_dict("records"),
         }
     return content
 
 
-def head_rows(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = None) -> Rows:
-    """One row per head with its metrics, also those in `more`, each a tensor (L, H)."""
+def head_table(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = None) -> DataFrame:
+    """One row per head with its name and metrics, also those in `more`, each a tensor (L, H)."""
     unique = uniqueness(statistics.similarity).view_as(statistics.metrics["self"])
-    metrics = statistics.metrics | {"uniqueness": unique} | dict(more or {})
-    return per_head(metrics, [head_type.name for head_type in statistics.types])
+    table = per_head(statistics.metrics | {"uniqueness": unique} | dict(more or {}))
+    table.insert(2, "type", [head_type.name for head_type in statistics.types])
+    return table
 
 
-def with_uniform(rows: Rows, statistics: HeadStatistics) -> Rows:
-    """The rows with a column `uniform_<name>` per metric: its value for uniform attention."""
-    uniform = {f"uniform_{name}": value for name, value in statistics.uniform.items()}
-    return [{**row, **uniform} for row in rows]
+def with_uniform(table: DataFrame, statistics: HeadStatistics) -> DataFrame:
+    """The table with a column `uniform_<name>` per metric: its value for uniform attention."""
+    return table.assign(**{f"uniform_{name}": one for name, one in statistics.uniform.items()})
 
 
-def history_rows(history: History) -> Rows:
-    """The rows of the table of heads for each training step in `history`."""
-    return [
-        {"step": step, **row}
+def history_table(history: History) -> DataFrame:
+    """The table of heads for each training step in `history`."""
+    tables = {
+        step: with_uniform(head_table(statistics, ablated), statistics)
         for step, statistics, ablated in history
-        for row in with_uniform(head_rows(statistics, ablated), statistics)
-    ]
+    }
+    return concat(tables, names=["step"]).reset_index("step")
 
 
-def matrix_rows(matrix: Tensor, names: Sequence[str]) -> Rows:
-    """The rows of a matrix (N, N), with one row per head and one column per head."""
-    pairs = zip(names, matrix.tolist(), strict=True)
-    return [{"head": name, **dict(zip(names, row, strict=True))} for name, row in pairs]
+def matrix_table(matrix: Tensor, names: Sequence[str]) -> DataFrame:
+    """A matrix (N, N), with one row per head and one column per head."""
+    table = DataFrame(matrix.tolist(), columns=names)
+    table.insert(0, "head", names)
+    return table
 
 
-def largest_weight_rows(reading: Reading, visible: Tensor | None = None) -> Rows:
+def largest_weights(reading: Reading, visible: Tensor) -> DataFrame:
     """One row per head: the largest weight in its attention map, with the query and the key of this
     weight, the first in row-major order if several are equal. A query that sees a single key counts
     only if no query sees more, because its weight is always 1."""
-    visible = visible_keys(reading.attention, visible)
     candidates = visible & counted_queries(visible)[..., None]
     flat = torch.where(candidates, reading.attention, -1.0).flatten(-2)  # (L, H, T T)
-    rows = per_head({"weight": flat.amax(dim=-1)})
-    for row, place in zip(rows, flat.argmax(dim=-1).flatten().tolist(), strict=True):
-        query, key = divmod(place, len(reading.labels))
-        row |= {"query": query, "query_token": reading.labels[query]}
-        row |= {"key": key, "key_token": reading.labels[key]}
-    return rows
+    table, labels = per_head({"weight": flat.amax(dim=-1)}), reading.labels
+    places = np.divmod(flat.argmax(dim=-1).flatten().numpy(force=True), len(labels))
+    for side, tokens in zip(("query", "key"), places, strict=True):
+        table[side], table[f"{side}_token"] = tokens, [labels[token] for token in tokens]
+    return table
 
 
-def patching_rows(result: PatchingResult) -> Rows:
+def patching_table(result: PatchingResult) -> DataFrame:
     """One row per head: the scores of activation patching, and the metric that they come from."""
     scores = {"denoising": result.denoising, "noising": result.noising}
-    metrics = {"denoised_metric": result.denoised, "noised_metric": result.noised}
-    return per_head(scores | metrics)
+    return per_head(scores | {"denoised_metric": result.denoised, "noised_metric": result.noised})
 
 
-def lens_rows(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
+def lens_table(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> DataFrame:
     """One row per token and layer: the most likely next token by the residual stream before this
     layer (last row: after the last layer), the true next token, and both probabilities."""
-    rows: Rows = []
-    for token, layer in product(range(len(labels)), range(len(predicted.tokens))):
-        known = token + 1 < len(labels)
-        target = predicted.target_probabilities[layer, token]
-        row = {
-            "position": token,
-            "token": labels[token],
-            "layer": layer,
-            "most_likely": label_of(predicted.tokens[layer, token, 0]),
-            "probability": float(predicted.probabilities[layer, token, 0]),
-            "next_token": labels[token + 1] if known else "",
-            "next_probability": float(target) if known else "",
-        }
-        rows.append(row)
-    return rows
+    cells = {
+        "most_likely": predicted.tokens[..., 0].T,
+        "probability": predicted.probabilities[..., 0].T,
+        "next_probability": predicted.target_probabilities.T,
+    }
+    table = per_cell(cells, "position", "layer")
+    table["most_likely"] = table["most_likely"].map(label_of)
+    table.insert(1, "token", table["position"].map(labels.__getitem__))
+    table.insert(5, "next_token", table["position"].map(dict(enumerate(labels[1:]))))
+    table.loc[table["next_token"].isna(), "next_probability"] = None
+    return table
 
 
-def push_rows(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> Rows:
-    """One row per token and head: what the head adds to the logit of the next token, and the token
-    that it raises most."""
-    rows: Rows = []
-    layers, heads, tokens = predicted.target_pushes.shape
-    for token, layer, head in product(range(tokens - 1), range(layers), range(heads)):
-        row = {"position": token, "token": labels[token], "next_token": labels[token + 1]}
-        push = predicted.target_pushes[layer, head, token]
-        row |= {"layer": layer, "head": head, "push": float(push)}
-        if layer in predicted.raised:
-            raised, pushes = predicted.raised[layer]
-            row["raised_most"] = label_of(raised[head, token, 0])
-            row["its_push"] = float(pushes[head, token, 0])
-        rows.append(row)
-    return rows
+def push_table(predicted: Predictions, labels: Sequence[str], label_of: LabelOf) -> DataFrame:
+    """One row per token and head: its push on the next token, and the token that it raises most."""
+    raised = [np.stack(arrays)[..., 0] for arrays in zip(*predicted.raised.values(), strict=True)]
+    cells = dict(zip(("raised_most", "its_push"), raised, strict=False))  # (L, H, T) each
+    cells = {"push": predicted.target_pushes} | cells
+    of_tokens = {name: array[..., :-1].transpose(2, 0, 1) for name, array in cells.items()}
+    table = per_cell(of_tokens, "position", "layer", "head")
+    table.insert(1, "token", table["position"].map(labels.__getitem__))
+    table.insert(2, "next_token", table["position"].map(labels[1:].__getitem__))
+    if raised:
+        table["raised_most"] = table["raised_most"].map(label_of)
+    return table
 
 
-def composition_rows(model: GPT) -> Rows:
-    """One row per pair of a head and an earlier head: Q-, K- and V-composition, and their value for
-    random matrices."""
-    composed, random = compositions(model), random_composition(model)
-    layers, heads = composed["q"].shape[:2]
-    return [
-        {
-            "head": f"L{late}H{head}",
-            "earlier": f"L{early}H{other}",
-            **{kind: float(composed[kind][late, head, early, other]) for kind in KINDS},
-            "random": random,
-        }
-        for late, head, early, other in product(*map(range, (layers, heads) * 2))
-        if early < late
-    ]
+def composition_table(model: GPT) -> DataFrame:
+    """One row per head and earlier head: their compositions, and the value for random matrices."""
+    pairs = per_cell(compositions(model), "late", "head", "early", "other").query("early < late")
+    late, head, early, other = (pairs[name].astype(str) for name in pairs.columns[:4])
+    names = {"head": "L" + late + "H" + head, "earlier": "L" + early + "H" + other}
+    return DataFrame({**names, **pairs[[*KINDS]], "random": random_composition(model)})
 
 
-def reads_of(reading: Reading) -> dict[str, Why]:
+def reads_of(reading: Reading, heads: Sequence[str]) -> dict[str, Why]:
     """For each head, which pairs of parts make its scores differ on this text (see `Reading.why`).
     Heads are left out if their scores are not a sum over pairs, or do not differ."""
-    layers, heads = reading.attention.shape[:2]
     reads = {}
-    for name in (f"L{layer}H{head}" for layer, head in np.ndindex(layers, heads)):
+    for head in heads:
         with suppress(UserError):
-            reads[name] = reading.why(name)
+            reads[head] = reading.why(head)
     return reads
-
-
-def read_rows(reads: Mapping[str, Why]) -> Rows:
-    """The READ pairs of each head with the largest shares."""
-    return [{"head": head, **row} for head, why in reads.items() for row in why.rows()[:READ]]
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    columns = dict.fromkeys(chain(*rows))  # a metric of the user may be known at some steps only
-    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from headscope.analysis import pictures
 from headscope.analysis.examples import example_rows, find_examples, shown_examples
@@ -30,9 +31,7 @@ from headscope.show.report.tables import History
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
 
-EVENTS = "events.out.tfevents.{seconds}.headscope"
-"""The name of the event file. TensorBoard sorts event files by the seconds in their names."""
-
+READ = 5  # pairs of parts for each head in reads.csv
 REPORT_FILE = re.compile(
     r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|deciders"
     r"|examples|history|patching|reads|roles)\.csv"
@@ -94,7 +93,8 @@ def write_report(
     by_step = {loaded.step: of_report} | by_step
     shown = shown_tokens(reading, len(by_step))
     text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
-    snapshots, losses, deciders, examples, reads = {}, [], [], [], {}
+    snapshots, losses, reads = {}, [], {}
+    rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
     for step, (stored, of_step, more) in track(sorted(by_step.items())):
         at_step = reading if stored is loaded else stored.read(reading.tokens.tolist())
         made = at_step.snapshot(of_step, shown, more_metrics=more)
@@ -102,32 +102,33 @@ def write_report(
             found = find_examples(stored.model, report.windows, stored.tokenizer)
             elsewhere = shown_examples(found, report.windows, report.source)
             made = made.with_json("examples", elsewhere)
-            examples += [{"step": step, **row} for row in example_rows(found)]
+            rows["examples"] += [{"step": step, **row} for row in example_rows(found)]
         snapshots[step] = made
         losses.append(at_step.loss(shown))
         of_page = stored.read(text)
-        deciders += [{"step": step, **row} for row in of_page.decider_rows(token=expected)]
-        reads[step] = tables.reads_of(of_page)
-    rows = tables.head_rows(statistics, ablated)
-    content = tables.summary(report, statistics, result, patching) | {"heads": rows}
-    texts = tables.tables_of(report, statistics, shown)
-    texts["heads.csv"] = tables.csv_text(tables.with_uniform(rows, statistics))
-    texts["deciders.csv"] = tables.csv_text(deciders)
-    pairs = [{"step": step, **row} for step in reads for row in tables.read_rows(reads[step])]
-    for name, listed in (("examples.csv", examples), ("reads.csv", pairs)):
-        if listed:
-            texts[name] = tables.csv_text(listed)
-    texts["columns.csv"] = tables.csv_text(content["metrics"])
-    decisive = [row for row in deciders if row["step"] == loaded.step]
-    texts["attention.html"] = page_of(reading, [*snapshots.values()], losses, decisive)
+        for row in of_page.decider_rows(token=expected):
+            rows["deciders"].append({"step": step, **row})
+        reads[step] = tables.reads_of(of_page, statistics.heads)
+        for head, why in reads[step].items():
+            rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
+    heads = tables.head_table(statistics, ablated)
+    content = tables.summary(report, statistics, result, patching)
+    content["heads"], rows["columns"] = heads.to_dict("records"), content["metrics"]
+    written = tables.tables_of(report, statistics, shown)
+    written["heads.csv"] = tables.with_uniform(heads, statistics)
+    written |= {f"{name}.csv": DataFrame(listed) for name, listed in rows.items() if listed}
     if over_steps:
-        texts["history.csv"] = tables.csv_text(tables.history_rows(over_steps))
+        written["history.csv"] = tables.history_table(over_steps)
     if patching:
-        texts["patching.csv"] = tables.csv_text(tables.patching_rows(patching[1]))
-    contents = {name: text.encode() for name, text in texts.items()}
+        written["patching.csv"] = tables.patching_table(patching[1])
+    contents = {name: table.to_csv(index=False).encode() for name, table in written.items()}
+    decisive = [row for row in rows["deciders"] if row["step"] == loaded.step]
+    page = page_of(reading, [*snapshots.values()], losses, decisive)
+    contents["attention.html"] = page.encode()
     if event_file:
         blobs = {step: snapshot.blobs() for step, snapshot in snapshots.items()}
-        contents[EVENTS.format(seconds=int(time.time()))] = event_file(blobs)
+        # TensorBoard sorts event files by the seconds in their names.
+        contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
     drawn = pictures_of(reading, statistics, result, patching, over_steps, reads[loaded.step])
     write_files(folder, content, contents, track(drawn))
     return statistics, result
@@ -163,20 +164,17 @@ def write_files(
 
 def files_of(folder: Path) -> list[str]:
     """The files of an earlier report in the folder, which its heads.json lists. Makes the folder if
-    it is missing. Raises UserError if another file has the name of a report file, because this
-    report could overwrite it."""
+    it is missing. Raises UserError if another file has the name of a report file."""
     folder.mkdir(parents=True, exist_ok=True)
     content = read_json(folder / "heads.json")
     listed = content.get("files", []) if isinstance(content, Mapping) else []
-    # The caller deletes the returned files. Accept only names of report files, because heads.json
-    # may come from a stranger.
+    # The caller deletes these files, and heads.json may come from a stranger: check their names.
     names = [name for name in listed if isinstance(name, str) and REPORT_FILE.fullmatch(name)]
     for file in folder.iterdir():
         if REPORT_FILE.fullmatch(file.name) and file.name not in names:
-            raise UserError(
-                f"output_dir={folder}: {file.name} is not from an earlier report and would be "
-                "overwritten: choose another folder, or move the file away"
-            )
+            problem = f"{file.name} is not from an earlier report and would be overwritten"
+            advice = "choose another folder, or move the file away"
+            raise UserError(f"output_dir={folder}: {problem}: {advice}")
     return names
 
 

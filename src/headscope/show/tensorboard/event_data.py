@@ -36,8 +36,7 @@ class Refused(Exception):
 
 
 class EventData:
-    """The data that TensorBoard has read from its event files. Methods raise Refused if the data
-    cannot be read or does not exist."""
+    """What TensorBoard has read from event files. Methods raise Refused if it cannot be read."""
 
     def __init__(self, provider: DataProvider, environ: dict[str, Any]) -> None:
         self.provider = provider
@@ -56,8 +55,7 @@ class EventData:
         return {run: names for run, names in texts.items() if names}
 
     def snapshots(self, run: str, text: str) -> list[BlobSequenceDatum]:
-        """The snapshots of a run in the order of their steps. They contain the keys of their parts,
-        but no data."""
+        """The snapshots of a run in the order of their steps. They name their parts."""
         only = RunTagFilter(runs=[run], tags=[text])
         which = {**self.where, "plugin_name": PLUGIN, "run_tag_filter": only}
         with _readable():
@@ -96,9 +94,8 @@ class EventData:
         return b""
 
     def loss(self, run: str) -> dict[str, Any]:
-        """The curve of the training loss of a run, or of the validation loss if there is no
-        training loss that can be read. Without both, the lists are empty. A loss that is not finite
-        is None."""
+        """The curve of the training loss of a run, or of the validation loss if the former cannot
+        be read. Without both, the lists are empty. A loss that is not finite is None."""
         for name in LOSSES:
             only = RunTagFilter(runs=[run], tags=[name])
             which = {**self.where, "plugin_name": "scalars", "run_tag_filter": only}

@@ -1,7 +1,6 @@
 """What TensorBoard imports when it starts, in every environment in which headscope is installed.
 
-So this module imports nothing that is slow or that may fail: the plugin itself is imported in
-`load`.
+So this module imports nothing that is slow or may fail: `load` imports the plugin.
 """
 
 from argparse import Namespace

@@ -1,7 +1,6 @@
 """The plugin: answers the requests of the tab Attention.
 
-A request that cannot be answered gets {"error": one line}, so damaged data does not become an error
-of the server.
+A request that cannot be answered, as for damaged data, gets {"error": one line}.
 """
 
 import json
@@ -118,8 +117,7 @@ def _history(request: Request, data: EventData) -> Response:
             if size > MAX_HEADERS_BYTES:
                 limit = f"{MAX_HEADERS_BYTES:,} bytes"
                 raise Refused(f"run {run}: the headers have more than {limit}", 422)
-            # With the time, a run has other keys than an older run with the same name, whose parts
-            # may be in the browser's cache.
+            # The browser's cache may have parts of an older run with this name and other times.
             parts.append([f"{part.blob_key}@{snapshot.wall_time}" for part in snapshot.values[1:]])
     of_heads = read_measured(measured.result(), headers)
     combined = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}

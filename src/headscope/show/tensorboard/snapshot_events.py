@@ -1,7 +1,6 @@
 """Writes snapshots (see `headscope.show.viewer.snapshot`) as events for the tab Attention.
 
-A run logs each snapshot with its own writer. `event_file` makes a complete event file, without a
-run.
+A run logs each snapshot with its own writer. `event_file` makes a complete event file.
 """
 
 import io

@@ -33,10 +33,8 @@ def read_header(data: bytes) -> dict[str, Any]:
         raise HeaderError("the header is not JSON") from None
     if not isinstance(header, dict):
         raise HeaderError("the header is not a JSON object")
-    if header.get("format") != FORMAT:
-        raise HeaderError(
-            f"the format is {str(header.get('format'))[:20]}, and this version reads {FORMAT}"
-        )
+    if (form := header.get("format")) != FORMAT:
+        raise HeaderError(f"the format is {str(form)[:20]}, and this version reads {FORMAT}")
     layers, heads = (_count(header, name, MAX_HEADS) for name in ("layers", "heads"))
     count = layers * heads
     if count > MAX_HEADS:
@@ -119,18 +117,8 @@ def _layout(kinds: Any) -> list[dict[str, Any]]:
 SHAPE = ("layers", "heads", "labels")
 """The fields that are equal in two snapshots that can be compared."""
 
-PER_STEP: tuple[str, ...] = (
-    "step",
-    "names",
-    "uncertain",
-    "scores",
-    "ratios",
-    "metrics",
-    "losses",
-    "next",
-    "layout",
-)
-PER_STEP += ("held",)
+OF_HEADS = ("names", "uncertain", "scores", "ratios", "metrics", "held")
+PER_STEP = ("step", *OF_HEADS, "losses", "next", "layout")
 """The fields of a header that may change from step to step. All others belong to the run."""
 
 

@@ -9,7 +9,6 @@ from string import Template
 from typing import Any
 
 STATIC, SKELETON = (Path(__file__).with_name(name) for name in ("static", "page.html"))
-TAB_ONLY = "tab.js"
 IMPORT = re.compile(r'(?<=from ")\./(?=\w+\.js")')
 """Modules in data: URLs cannot import one another by relative names. So `./dom.js` becomes
 `dom.js`. The import map of the page resolves these names."""
@@ -42,7 +41,7 @@ def attention_page(
         history = {**run["history"], "steps": steps}
         own = {"name": run["name"], "text": run["text"], "why": run.get("why", [])}
         shown.append({**own, "history": history})
-    files = (file for file in sorted(STATIC.glob("*.js")) if file.name != TAB_ONLY)
+    files = (file for file in sorted(STATIC.glob("*.js")) if file.name != "tab.js")
     sources = {file.name: IMPORT.sub("", file.read_text("utf-8")).encode() for file in files}
     script = "data:text/javascript;base64,"
     modules = {name: script + _base64(source) for name, source in sources.items()}
@@ -64,8 +63,7 @@ def _base64(data: bytes) -> str:
 
 
 def _script_safe(data: Mapping[str, Any]) -> str:
-    """Encode `data` as ASCII JSON in which an HTML parser finds no tag, no entity and no
-    comment."""
+    """ASCII JSON in which an HTML parser finds no tag, no entity and no comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -5,8 +5,7 @@ predictions, P listed tokens.
 
 A snapshot is a header in JSON, and parts. A part has one or more arrays, one after the other,
 little-endian and compressed by zlib. The entry `parts` of the header describes them: for each kind
-of part its name, how many there are, and the name, dtype and shape of each of its arrays. The kinds
-are, in this order:
+of part its name, how many there are, and the name, dtype and shape of each array. In this order:
 
 - `thumbnails`: `maps` (2, L, H, S, S), uint8. The first half shows the weights, and the second half
   shows the shares (see below). 255 is the weight 1.
@@ -58,10 +57,8 @@ class Predictions:
     - `tokens`, `probabilities` (L + 1, N, P): the most likely next tokens by the input of each
       block and by the output of the last one, the most likely first.
     - `target_probabilities` (L + 1, N): the probabilities of the targets.
-    - `target_pushes` (L, H, N): what each head adds to the logit of the target, minus the mean over
-      the vocabulary.
-    - `raised`, by layer: the tokens (H, N, P) that each head raises most, and by how much, in the
-      same unit.
+    - `target_pushes` (L, H, N): what each head adds to the target's logit, minus the mean of all.
+    - `raised`, by layer: the tokens (H, N, P) that each head raises most, and by how much.
     """
 
     positions: Sequence[int]
@@ -134,17 +131,11 @@ def snapshot(
         for name, parts in kinds.items()
     ]
     target = [] if predictions is None else predictions.target_probabilities[-1].tolist()
-    first = {
-        "format": FORMAT,
-        "layers": layers,
-        "heads": heads,
-        "switched": [],
-        "held": [0] * (layers * heads),
-        "descriptions": {},
-    }
+    sizes = {"format": FORMAT, "layers": layers, "heads": heads}
+    nothing = {"switched": [], "held": [0] * (layers * heads), "descriptions": {}}
     last = {"labels": labels, "next": json_numbers(target), "parts": described}
     packed = [_packed(part) if part else None for parts in kinds.values() for part in parts]
-    return Snapshot({**first, **header, **last}, packed)
+    return Snapshot({**sizes, **nothing, **header, **last}, packed)
 
 
 def _described(arrays: Arrays) -> list[list[Any]]:
@@ -262,8 +253,7 @@ def compact_json(data: Any) -> str:
 
 
 def json_numbers(values: Iterable[float]) -> list[float | None]:
-    """The values with 5 significant digits. A value that is not finite becomes None, since JSON
-    has no such numbers."""
+    """The values with 5 significant digits, or None for NaN and infinity, which JSON lacks."""
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]
 
 
@@ -271,14 +261,10 @@ def _checked(weights: Floats, labels: Sequence[str]) -> Floats:
     """The weights with rows that sum to exactly one, since those of bf16 may not."""
     shape = weights.shape
     if len(shape) != 4 or shape[2] != shape[3] or 0 in shape:
-        raise UserError(
-            f"weights have the shape {shape}: it must be (layers, heads, tokens, tokens), each at "
-            "least 1"
-        )
+        right = "(layers, heads, tokens, tokens), each at least 1"
+        raise UserError(f"weights have the shape {shape}: it must be {right}")
     if len(labels) != shape[2]:
-        raise UserError(
-            f"{len(labels)} labels do not match weights of {shape[2]} tokens: give one per token"
-        )
+        raise UserError(f"{len(labels)} labels, but weights of {shape[2]} tokens: give one each")
     low, high = weights.min(), weights.max()
     if not (low >= 0 and high <= 1.01):  # also finds NaN; bf16 may round to above 1
         raise UserError(f"weights range from {low:g} to {high:g}: they must be from 0 to 1")
@@ -286,8 +272,6 @@ def _checked(weights: Floats, labels: Sequence[str]) -> Floats:
         raise UserError("weights attend to future tokens: they must be 0 above the diagonal")
     sums = weights.sum(axis=-1, keepdims=True)
     if not np.allclose(sums, 1, atol=0.02):
-        raise UserError(
-            "weights have rows that do not sum to one: give weights after the softmax, or train "
-            "with callbacks=plain"
-        )
+        advice = "give weights after the softmax, or train with callbacks=plain"
+        raise UserError(f"weights have rows that do not sum to one: {advice}")
     return weights / sums

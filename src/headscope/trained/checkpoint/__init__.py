@@ -1,5 +1,4 @@
-"""Finds and reads checkpoint files, and builds models from them. Reading never runs code from a
-file."""
+"""Finds and reads checkpoint files, without running code from them, and builds models."""
 
 from headscope.trained.checkpoint.building import build_model, build_model_for
 from headscope.trained.checkpoint.file import Stored, contents, read, write

@@ -42,8 +42,7 @@ def check_limits(settings: Part) -> None:
         if getattr(settings, key) > limit:
             raise UserError(f"model.{key}={getattr(settings, key)} must be at most {limit:,}")
     size, width = settings.block_size, max(settings.embed_dim, settings.head_dim or 0)
-    # The memory in bytes of a boolean mask in each layer, and of a position table while it is
-    # computed in float64.
+    # The bytes of a boolean mask in each layer, and of a position table, computed in float64.
     needed = size * (settings.layers * size + 32 * width)
     allowed = machine_memory() / TABLE_SHARE
     if needed > allowed:

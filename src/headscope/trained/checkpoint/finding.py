@@ -23,8 +23,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     last.safetensors of the same run is used. A damaged file is reported in a line. If there is no
     file `run@300`, this is step 300 of the run. `@300` is that of the newest run.
 
-    `key` is the configuration key of `given`, for error messages. Raises UserError if there is no
-    such checkpoint.
+    `key` is the configuration key of `given`. Raises UserError if there is no such checkpoint.
     """
     if given is not None and "@" in Path(given).name and not Path(given).exists():
         run, _, step = given.rpartition("@")
@@ -34,11 +33,9 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
         if not path.exists():
             raise UserError(f"{key}={path} does not exist: name a file or a run folder")
         return path
-    best, last = (path / "checkpoints" / f"{name}{SUFFIX}" for name in ("best", "last"))
-    if best.is_file() and last.is_file():
-        return first_intact([best, last], f"{key}={path}", note).path
-    if best.is_file() or last.is_file():
-        return best if best.is_file() else last
+    named = (path / "checkpoints" / f"{name}{SUFFIX}" for name in ("best", "last"))
+    if files := [file for file in named if file.is_file()]:
+        return first_intact(files, f"{key}={path}", note).path
     if (path / "config.json").is_file():
         problem = f"{key}={path} is not a run, but a folder with a config.json"
         raise UserError(f"{problem}: convert a Hugging Face model first: {how_to_convert()}")

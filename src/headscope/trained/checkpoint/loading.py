@@ -39,17 +39,14 @@ class WithoutInitialization(TorchFunctionMode):
     RANDOM: tuple[Any, ...] = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_)
     RANDOM += (nn.init.uniform_, nn.init.kaiming_uniform_)
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function in self.RANDOM:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self.RANDOM:
             return args[0] if args else kwargs["tensor"]
-        return function(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> GPT:
-    """The model with these weights, in which outputs may be held. Raises UserError if they are
-    those of another model."""
+    """The model with these weights, perhaps with held outputs. Raises UserError for wrong ones."""
     check_sizes(config, tokenizer, weights)
     with WithoutInitialization():
         model = build_model_for(config, tokenizer)
@@ -69,8 +66,7 @@ def check_sizes(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor
 
 
 def load_weights(model: GPT, weights: Mapping[str, Tensor]) -> None:
-    """Loads a state dict into `model`. Raises UserError if the names, shapes or ties of the weights
-    are not those of the model."""
+    """Loads a state dict. Raises UserError for other names, shapes or ties than the model's."""
     both = [weights[name] for name in ("head.weight", "embedding.weight") if name in weights]
     tied = model.head.weight is model.embedding.weight
     if tied and len(both) == 2 and not torch.equal(*both):

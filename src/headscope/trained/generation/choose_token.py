@@ -40,8 +40,7 @@ def choose_tokens(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """For each row of logits (B, V), samples one token from softmax(logits / temperature). Returns
-    the tokens (B,).
+    """Samples a token (B,) from softmax(logits / temperature), for each row of logits (B, V).
 
     Uses inverse-CDF sampling with the random numbers `uniform` (B,) in [0, 1). `temperature=0`
     takes the most likely token. `top_k` keeps only the k most likely tokens. `top_p` then keeps
@@ -121,17 +120,10 @@ def check_sampling(
     *, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
     """Raises UserError when a sampling setting is out of range, or no number."""
-    optional = {} if top_k is None else {"top_k": top_k}
-    for name, count in {"max_new_tokens": max_new_tokens, **optional}.items():
-        whole_number(count, name)
-    for name, number in {"temperature": temperature, "top_p": top_p}.items():
-        if not isinstance(number, int | float | None):
-            raise UserError(f"{name}={number!r} must be a number")
-    if max_new_tokens < 0:
-        raise UserError(f"max_new_tokens={max_new_tokens} must be 0 or more")
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"temperature={temperature} must be a number of 0 (greedy) or more")
-    if top_k is not None and top_k < 1:
-        raise UserError(f"top_k={top_k} must be 1 or more, or null for all tokens")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise UserError(f"top_p={top_p} must be above 0 and at most 1, or null for all tokens")
+    whole_number(max_new_tokens, "max_new_tokens", 0)
+    if top_k is not None:
+        whole_number(top_k, "top_k", 1)
+    if not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
+        raise UserError(f"temperature={temperature!r} must be a number of 0 (greedy) or more")
+    if top_p is not None and (not isinstance(top_p, int | float) or not 0 < top_p <= 1):
+        raise UserError(f"top_p={top_p!r} must be above 0 and at most 1, or null for all tokens")

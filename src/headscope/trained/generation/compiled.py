@@ -1,7 +1,6 @@
 """Compiles the step that reads one new token and computes the logits of the next token.
 
-Shapes: B number of texts, S tokens of each text, C input width and N output width of a matrix
-product, V vocab_size.
+Shapes: B texts, S tokens of each text, C input and N output width of a product, V vocab_size.
 """
 
 import tempfile
@@ -23,8 +22,7 @@ from headscope.trained.generation.tokens import DecodeStep
 
 @torch.no_grad()
 def compile_decoding(model: GPT, *, batch: int = 1) -> DecodeStep:
-    """Returns a function like `model.next_logits`, which is compiled for one new token in each of
-    `batch` texts.
+    """Returns `model.next_logits`, compiled for one new token in each of `batch` texts.
 
     In all other cases, the returned function calls `model.next_logits`: for the first tokens of a
     text, for several new tokens at once, and for another number of texts. If `block_size` is below
@@ -59,8 +57,7 @@ def compile_decoding(model: GPT, *, batch: int = 1) -> DecodeStep:
 
 class OneToken(nn.Module):
     """Maps all tokens of the texts, `seen` (B, S), to the logits (B, V) of the next token. `cached`
-    are the keys of layer 0, its values, the keys of layer 1, and so on, for all tokens except the
-    last."""
+    are the keys of layer 0, its values, the keys of layer 1, and so on, without the last token."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
@@ -107,8 +104,7 @@ def compile_ahead(step: OneToken, cache: Cache, *, first: int) -> Step:
 
 
 def export(step: OneToken, cache: Cache, *, first: int) -> torch.export.ExportedProgram:
-    """Exports the step as a graph of operations, for every number of cached tokens from `first`
-    on."""
+    """Exports the step as a graph, for every number of cached tokens from `first` on."""
     example = inputs(cache.tokens[:, : first + 2], cache)
     length = torch.export.Dim("length", min=first + 1, max=cache.block_size)
     shapes = ({1: length}, tuple(None for _ in example[1:]))
@@ -137,14 +133,12 @@ class ExplicitProducts(TorchFunctionMode):
     single row, it uses only one core.
     """
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is F.linear and args[0].is_cpu:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and args[0].is_cpu:
             x, weight = args[:2]
             if x.numel() == x.size(-1) or weight.dtype == torch.int8:
                 return explicit_product(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 BLOCKS = 8
@@ -153,8 +147,7 @@ row, each addition would wait for the previous one, and the loop would be slower
 
 
 def explicit_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Computes x weight^T + bias (..., N) from x (..., C) and weight (N, C). The sums are computed
-    in float32."""
+    """x weight^T + bias (..., N) from x (..., C) and weight (N, C), with sums in float32."""
     # x is not converted to float32 first. This is not needed, because compiled code does not round
     # products of bf16 numbers before the sum. It would also be slower: a float32 copy of x would be
     # stored, and the loop would then process half as many bf16 weights at once.

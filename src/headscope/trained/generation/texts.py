@@ -27,16 +27,14 @@ def generate_texts(
     stop: Sequence[str] = (),
     **options: Any,
 ) -> Iterator[list[str]]:
-    """Generates several continuations of `prompt`, one for each of `seeds`. The `options` are those
-    of `generate_tokens`.
+    """Continues `prompt` once for each of `seeds`, with the `options` of `generate_tokens`.
 
     Yields lists with the next piece of each text. A piece consists of whole characters. It is empty
     if the text has no new characters. With an empty prompt, the model starts a new document. A text
     ends after `max_new_tokens` tokens, at the end-of-text token, or before the first of the `stop`
     texts. Bytes that are not valid UTF-8 become U+FFFD.
 
-    Raises UserError when the tokenizer cannot encode the prompt, a stop text is empty, or a setting
-    is out of range.
+    Raises UserError if the prompt cannot be encoded, a stop text is empty, or a setting is wrong.
     """
     if "" in stop:
         raise UserError("stop='' is empty: every generated text would be empty")

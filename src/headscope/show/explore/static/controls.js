@@ -3,8 +3,7 @@
 import { explainControl, labelled, make } from "./viewer/dom.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
-/** A labelled field for a number. An empty field is null if `optional`. Returns a function that shows
-    a value. */
+/** A labelled field for a number, null if it is empty and `optional`. Returns a function that shows a value. */
 export function numberField(parent, { label, optional, change, ...limits }) {
   const field = labelled(parent, label, "input", { type: "number", placeholder: optional && TEXTS.off, ...limits });
   field.addEventListener("change", () => {
@@ -42,8 +41,7 @@ export function markUnknown(notes, text, unknown) {
 
 const waiting = new WeakMap(); // boxes to draw when their button is no longer pressed: it would lose the click
 
-/** Draws the buttons of a box again. The focus stays at its place, or moves to `next` if the box is
-    empty. */
+/** Draws the buttons of a box again. The focus stays at its place, or moves to `next` without buttons. */
 export function redraw(box, draw, next) {
   clearTimeout(waiting.get(box));
   if (box.querySelector("button:active")) {

@@ -21,8 +21,7 @@ const viewAddress = createAddress(window, "v.", {
   fromTexts,
   toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
-const abouts = new Map(); // promises of the descriptions of models
-const examples = {}; // promises of what heads do elsewhere
+const answers = {}; // promises of what is asked for once
 let state = address.read();
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
@@ -105,21 +104,19 @@ async function start({ text, second = "", head = null, early = false }) {
 
 // ---- Reading -------------------------------------------------------------------------------------
 
-function describe(model) {
-  if (!abouts.has(model)) {
-    const asked = api.open(model);
-    asked.catch(() => abouts.delete(model));
-    abouts.set(model, asked);
-  }
-  return abouts.get(model);
+/** The answer to a question, which is asked again only after an error. */
+function once(question, ask) {
+  answers[question] ??= ask();
+  answers[question].catch(() => delete answers[question]);
+  return answers[question];
 }
 
-/** What a head does elsewhere, which is asked for once. */
+function describe(model) {
+  return once(model, () => api.open(model));
+}
+
 function elsewhere({ name: head }, model = main.about.name) {
-  const key = `${model} ${head}`;
-  examples[key] ??= api.examples({ model, head });
-  examples[key].catch(() => delete examples[key]); // ask again
-  return examples[key];
+  return once(`${model} ${head}`, () => api.examples({ model, head }));
 }
 
 /** The layer of a head such as L0H2, or null. */
@@ -142,8 +139,7 @@ async function read(model, switched, text, more) {
   return { about, request, asked, answer, heads, written, serial };
 }
 
-/** A part of a reading, for the viewer. Weights of other layers than that of the opened head are asked
-    for when they are needed. */
+/** A part of a reading, for the viewer. Weights of other layers than the opened one are asked for when needed. */
 async function part(key) {
   const [, number, name] = /^(\d+) (.+)$/.exec(key);
   const { asked, answer: { parts } } = readings().find(({ serial: own }) => own === Number(number));

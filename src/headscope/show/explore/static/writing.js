@@ -16,8 +16,7 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
   let earlier = []; // the states to which Undo returns
   let queue = Promise.resolve();
 
-  /** An action that waits until the text is read, and until earlier actions have ended. It may end what
-      the model writes. */
+  /** An action that waits until the text is read and earlier actions have ended. It may end writing. */
   function onText(action, ends = true) {
     return (...words) => {
       if (ends) stop();
@@ -87,8 +86,7 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
     delete document.documentElement.dataset.busy;
   }
 
-  /** Lets both sides of a comparison write from the same text and seed. Calls `draw` with the tokens of
-      both sides, after each token. */
+  /** Lets both sides of a comparison write from the same text and seed. `draw` gets their tokens after each one. */
   async function rewrite(signal, draw) {
     const { main, reference } = shown();
     const sides = [[], []];

@@ -42,8 +42,7 @@ export function createBar(parent, actions, { options: offered, chosen, choose } 
 
 const WITHOUT_OTHERS = { options: (groups) => groups, chosen: (compare) => compare, choose: () => false };
 
-/** What can be compared, as groups {label: [[value, text]]}. Runs with the same text and as many heads
-    as the shown one come first. */
+/** What can be compared, as groups {label: [[value, text]]}. Runs with the same text and sizes come first. */
 function comparisons({ layers, heads, steps }, runs, state) {
   const shapeOf = ({ texts, shapes }) => shapes[Math.max(0, texts.indexOf(state.text))];
   const mine = shapeOf(runs.find(({ name }) => name === state.run));

@@ -1,5 +1,4 @@
-// What the charts and maps draw on canvases: texts, lines, the values of an axis, and pictures with one
-// pixel per cell.
+// What is drawn on canvases: texts, lines, the values of an axis, and pictures with one pixel per cell.
 
 const MAX_SIDE = 8192; // browsers refuse larger canvases
 
@@ -14,8 +13,7 @@ export function sized(canvas, width, height) {
 }
 
 /** Clears a canvas and makes it as large as `width` x `height` CSS pixels, with a pixel for every
-    pixel of the screen. Returns its context, scaled to CSS pixels. A canvas that would be too large
-    has fewer pixels. */
+    pixel of the screen. Returns its context, scaled to CSS pixels. Very large ones have fewer pixels. */
 export function sizedInCss(canvas, width, height) {
   const ratio = Math.min(devicePixelRatio, MAX_SIDE / width, MAX_SIDE / height);
   const context = sized(canvas, ...[width, height].map((side) => Math.max(1, Math.round(side * ratio))));
@@ -78,9 +76,8 @@ export function drawAxis(context, theme, area, y, values, textOf) {
   }
 }
 
-/** A canvas that shows a triangle of `tokens` with a colour scale. With more tokens than `side`, a
-    pixel shows the value with the largest absolute value that it covers. Cells of the future stay
-    transparent. */
+/** A canvas that shows a triangle of `tokens` with a colour scale. With more tokens than `side`, a pixel shows the largest
+    absolute value that it covers. Cells of the future stay transparent. */
 export function picture(values, tokens, side, scale) {
   const cells = Math.min(tokens, Math.max(1, side));
   const shown = new Float32Array(cells * cells);
@@ -100,8 +97,7 @@ export function picture(values, tokens, side, scale) {
   return paint(document.createElement("canvas"), cells, cells, value, scale);
 }
 
-/** Draws `width` x `height` values on a canvas. `value(x, y)` is null for a cell that stays
-    transparent. */
+/** Draws `width` x `height` values on a canvas. A cell whose `value(x, y)` is null stays transparent. */
 export function paint(canvas, width, height, value, scale) {
   const context = sized(canvas, width, height);
   const image = context.createImageData(width, height);

@@ -1,12 +1,10 @@
-// Elements, fields of forms, and the tooltip. Texts are inserted only as textContent or as attributes,
-// never as HTML.
+// Elements, fields of forms, and the tooltip. Texts are only textContent or attributes, never HTML.
 
 import { EXPLORE_WORDS, WORDS } from "./glossary.js";
 
 const MEANINGS = Object.entries({ ...WORDS, ...EXPLORE_WORDS }); // of one or more words
 
-/** Sets attributes of an element, or removes those that are undefined. A function listens to the event
-    with its name. */
+/** Sets attributes of an element, or removes undefined ones. A function listens to the event with its name. */
 export function set(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name, value);

@@ -1,6 +1,5 @@
 // The attention map of the opened head: one row per query, one column per key, and the tokens on its
-// axes. If heads, steps or runs are compared, the large map shows the difference, and two small maps
-// show both sides.
+// axes. In a comparison, the large map shows the difference, and two small maps both sides.
 
 import { picture, sized } from "./canvas.js";
 import { card, explainControl, make, write } from "./dom.js";

@@ -1,5 +1,4 @@
-// The model: everything that the panels show, computed from the state and the data. It also decodes what
-// the GPT predicts.
+// The model: everything that the panels show, computed from the state and the data, and what the GPT predicts.
 
 import { own } from "./dom.js";
 import { metricOf, titleOf } from "./names.js";

@@ -9,8 +9,7 @@ const VIRIDIS = "440154471163481f71472d7b443a834046883b528b355d8d31688e2c728e287
 const RED_BLUE = "0530612166ac4393c392c5ded1e5f0f7f7f7fddbc7f4a582d6604db2182b67001f";
 const SHADES = 256;
 
-/** The shades between hexadecimal colours: `pixels` for a Uint32Array of the data of an image, and a CSS
-    `gradient`. */
+/** The shades between hexadecimal colours: `pixels` of an image, as a Uint32Array, and a CSS `gradient`. */
 function shadesBetween(hexadecimals) {
   const stops = hexadecimals.match(/.{6}/g).map((digits) => `#${digits}`);
   const pixels = Uint32Array.from({ length: SHADES }, (_, shade) => {
@@ -54,8 +53,7 @@ export function reachOf(values) {
 // ---- Time axis ---------------------------------------------------------------------------------
 
 /** The places of training steps on an axis from `left` to `right`. It is logarithmic and includes step
-    0: the unit is the first step above 0. So both the many early steps and the evenly spaced late ones
-    have room. */
+    0: the unit is the first step above 0. So the many early steps and the late ones have room. */
 export function timeAxis(steps, left, right) {
   const unit = steps.find(({ step }) => step > 0)?.step ?? 1;
   const place = (step) => Math.log1p(step / unit);
@@ -103,5 +101,4 @@ export function metricText(value) {
   return Math.abs(value) < 0.01 && value !== 0 ? value.toPrecision(2) : value.toFixed(3);
 }
 
-const inThousands = new Intl.NumberFormat(LOCALE);
-export const stepText = (step) => inThousands.format(step);
+export const stepText = new Intl.NumberFormat(LOCALE).format; // a bound function

@@ -44,10 +44,7 @@ export async function render() {
   // TensorBoard keeps entries p.<plugin>.<name> in its URL after "#".
   const address = createAddress(outerWindow() ?? window, "p.headscope.");
   const viewer = createViewer(document.body, { store, address, title: COMMON.title });
-  const ask = connect({
-    "experimental.DataReloaded": () => viewer.refresh(),
-    "experimental.RunsChanged": select,
-  });
+  const ask = connect({ "experimental.DataReloaded": () => viewer.refresh(), "experimental.RunsChanged": select });
   ask("experimental.GetRuns").then(select);
   await viewer.refresh();
   window.focus(); // so that the arrow keys work without a click

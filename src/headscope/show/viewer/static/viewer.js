@@ -99,8 +99,7 @@ export function createViewer(root, options) {
     if (!place && opened.getBoundingClientRect().top > 0.5 * innerHeight) opened.scrollIntoView();
   }
 
-  /** Explains why the opened head looks from a query, by default the selected token, to a key, by default the one
-      with the largest weight. */
+  /** Explains why the opened head looks from a query (default: the selected token) to a key (default: the strongest). */
   function why(query = shown.model.kept ?? shown.model.tokens - 1, key = null) {
     opens();
     follow([{ head: shown.model.name, query, key }]);

@@ -4,8 +4,7 @@
 export const at = (query, key) => (query * (query + 1)) / 2 + key;
 
 /** Decodes one head of a layer from the store. `view` is "weights", or "shares": the weight on each
-    key divided by the sum of the weights on all keys but the first. A layer has codes, or `exact`:
-    the triangles of all heads. */
+    key divided by the sum of the weights on all keys but the first. A layer has codes, or `exact` triangles. */
 export function triangle({ rest, peak, codes, exact }, head, tokens, view) {
   const size = at(tokens, 0);
   const values = exact ? exact.slice(head * size, (head + 1) * size) : new Float32Array(size);
