@@ -24,7 +24,8 @@ OURS = (
     *("same_token", "punctuation", "frequent", "cosine_similarity", "jensen_shannon", "uniqueness"),
     *("diversity", "loss_change", "loss_change_error", "bits_per_byte_change", "other_induction"),
     *("gradient_importance", "loss_change_estimate", "denoising", "noising"),
-    *("layer", "head", "type", "step"),  # the other columns of the tables
+    *("layer", "head", "type", "step", "run", "role", "name"),  # other columns of the tables
+    *("difference", "next_difference", "random_difference"),
 )
 """Names that a metric of the user may not have."""
 
@@ -32,7 +33,11 @@ OURS = (
 def own_metrics(given: Mapping[str, HeadMetric | Part] | None) -> dict[str, HeadMetric]:
     """The metrics of the user, with all parts built. Raises UserError for a name of headscope's, or
     one that cannot be a column or a tag."""
-    for name in given or ():
+    given = {} if given is None else given
+    values = given.values() if isinstance(given, Mapping) else [None]
+    if not all(callable(each) or isinstance(each, Part) for each in values):
+        raise UserError(f"metrics={given!r}: give functions by name, such as {{'mine': mine}}")
+    for name in given:
         if name in OURS or name.startswith("uniform_"):
             raise UserError(f"metrics.{name}: headscope uses this name: choose another one")
         if not (name.isidentifier() and name.isascii() and len(name) <= MAX_TEXT):
@@ -40,7 +45,7 @@ def own_metrics(given: Mapping[str, HeadMetric | Part] | None) -> dict[str, Head
             raise UserError(f"metrics.{short(name)} is no name of a metric: {advice}")
     return {
         name: build_part(metric, "metrics") if isinstance(metric, Part) else metric
-        for name, metric in (given or {}).items()
+        for name, metric in given.items()
     }
 
 

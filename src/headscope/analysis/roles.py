@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.head_statistics import HeadStatistics
-from headscope.analysis.metrics import colour_ends
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,11 +20,11 @@ DIFFERENCES = ("difference", "next_difference", "random_difference")
 def differences(one: HeadStatistics, other: HeadStatistics) -> Tensor:
     """The difference (N, N) of each head of one model and each head of another, from 0 to 1: the
     root mean square difference of their metrics of attention, which are those with a value for
-    uniform attention. Each is scaled to 0 to 1 by its `colour_ends`, so that none dominates."""
-    named = one.metrics.keys() & one.uniform.keys() & other.metrics.keys() & other.uniform.keys()
+    uniform attention and limits of colours (`ends`), which scale each to 0 to 1."""
+    named = one.ends.keys() & one.uniform.keys() & other.ends.keys() & other.uniform.keys()
     shared, scaled = sorted(named), []
     for model in (one, other):
-        low, high = torch.tensor([colour_ends(name, model.tokens) for name in shared]).T
+        low, high = torch.tensor([model.ends[name] for name in shared]).T
         values = torch.stack([model.metrics[name].flatten() for name in shared], dim=1)  # (N, M)
         scaled.append(((values.nan_to_num(0, 0, 0) - low) / (high - low)).clamp(0, 1))
     return (scaled[0][:, None] - scaled[1]).square().mean(dim=-1).sqrt()

@@ -63,7 +63,15 @@ def analyze(
     named = build_part(thresholds, "thresholds")
     changed = None if named == Thresholds() else named  # otherwise, those of the run
     if runs is not None:
-        of_one_run = (checkpoint, checkpoints, text, windows, changed, *vars(patch).values())
+        of_one_run = (
+            checkpoint,
+            checkpoints,
+            text,
+            windows,
+            changed,
+            metrics,
+            *vars(patch).values(),
+        )
         if any((ablation, gradients, tensorboard, *(key is not None for key in of_one_run))):
             advice = "leave out all other keys but output_dir= and device="
             raise UserError(f"runs= compares the metrics of heads in several runs: {advice}")
@@ -99,7 +107,7 @@ def analyze(
     statistics, effects = write_report(
         report,
         folder,
-        thresholds=named,
+        thresholds=changed or loaded.thresholds,
         known=lambda model: model.stored_statistics(changed) if same_windows else None,
         ablation=removal,
         patching=patching,
@@ -154,17 +162,23 @@ def select(
     history.sort(key=lambda stored: stored.step)
     newest = history[-1] if history and checkpoint is None else None
     loaded = newest or load(find(checkpoint), device=device)
-    if checkpoints is None:
-        history = [load(file, device=device) for file in steps_of(loaded.path).values()]
+    for file in steps_of(loaded.path).values() if checkpoints is None else ():
+        try:
+            history.append(load(file, device=device))
+        except UserError as error:  # damaged, or put there by the user
+            note(f"{error}; this step is left out")
     # best.safetensors may be one of the kept steps.
     history = [loaded if one.digest == loaded.digest else one for one in history]
     fixed = ("model", "data", "seed", "init_from")  # in all checkpoints of a run
-    for one in history:
+    for one in [*history]:
         same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in fixed)
-        if not same or one.tokenizer.state() != loaded.tokenizer.state():
-            problem = f"{one.path} and {loaded.path} are not from one run"
-            advice = "choose those of one, or checkpoints=[] for none"
-            raise UserError(f"checkpoints= and checkpoint=: {problem}: {advice}")
+        if same and one.tokenizer.state() == loaded.tokenizer.state():
+            continue
+        problem = f"{one.path} and {loaded.path} are not from one run"
+        if checkpoints is not None:
+            raise UserError(f"checkpoints= and checkpoint=: {problem}: choose those of one")
+        note(f"{problem}: the first is left out")
+        history.remove(one)
     for one, other in pairwise(history):
         if one.step == other.step:
             problem = f"two files are from step {one.step:,}"

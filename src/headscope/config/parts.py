@@ -185,7 +185,7 @@ def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Param
     base, given, in_code, optional, first, *_ = GROUPS[group]
     taken = arguments_of(target)
     no_keys = (*given, *in_code, *[*taken][:first])
-    if isinstance(target, type) and not GROUPS[group].fits(target):
+    if (isinstance(target, type) or not base) and not GROUPS[group].fits(target):
         raise UserError(f"{named} must be {GROUPS[group].kind}")
     if group == "model/activation" and not isinstance(target, type):
         raise UserError(f"{named} must be a class of {base}, not a function")

@@ -113,7 +113,7 @@ def find_class(
 
 
 def require_nothing_held(gpt: GPT) -> None:
-    if any(HELD in name for name in gpt.state_dict()):
+    if any(HELD.fullmatch(name) for name in gpt.state_dict()):
         problem = "callbacks.hold held outputs in this checkpoint, and other tools cannot"
         raise UserError(f"{problem}: choose another step, or to=safetensors")
 

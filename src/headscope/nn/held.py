@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from headscope.nn.gpt import GPT
 
-HELD = ".held."  # in the names of the buffers
-MASK = re.compile(r"(?:model\.)?blocks\.(\d{1,5})\.(attention\.out_proj|feed_forward)\.held\.mask")
+HELD = re.compile(
+    r"(?:model\.)?blocks\.(\d{1,5})\.(attention\.out_proj|feed_forward)\.held\.(mask|values)"
+)
+"""The names of the buffers in a state dict: the number of the layer, the part and the buffer."""
 
 
 class Held(nn.Module):
@@ -59,13 +61,13 @@ def held_heads(model: GPT) -> list[bool]:
     for attention in model.attentions:
         held: Any = getattr(attention.out_proj, "held", None)
         mask = torch.zeros(attention.heads, 1) if held is None else held.mask
-        flags += (mask.view(attention.heads, -1)[:, 0] > 0).tolist()
+        flags += (mask.view(attention.heads, -1) > 0).any(dim=1).tolist()
     return flags
 
 
 def without_held(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of a model, without the buffers of what is held."""
-    return {name: weight for name, weight in weights.items() if HELD not in name}
+    return {name: weight for name, weight in weights.items() if not HELD.fullmatch(name)}
 
 
 def restore_held(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -73,8 +75,8 @@ def restore_held(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
     state dict, without the buffers where nothing is held."""
     kept = without_held(weights)
     for name, mask in weights.items():
-        place = MASK.fullmatch(name)
-        if place and mask.any():
+        place = HELD.fullmatch(name)
+        if place and place[3] == "mask" and mask.any():
             with suppress(AttributeError, IndexError):  # no such layer or part: loading fails
                 held_outputs(model, int(place[1]), place[2])
             buffers = (name, f"{name.removesuffix('mask')}values")

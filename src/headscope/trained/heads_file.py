@@ -7,6 +7,7 @@ Shapes: L layers, H heads per layer.
 import json
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 from headscope.analysis.head_statistics import HeadStatistics, names_of
 from headscope.analysis.head_types import Thresholds
+from headscope.errors import UserError
 from headscope.files import json_text, read_json, write_atomically
 from headscope.nn import GPT
 from headscope.show.viewer.history import MAX_TEXT
@@ -40,6 +42,14 @@ def entries_in(folder: Path) -> dict[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
+def thresholds_in(entries: Mapping[str, Any]) -> Thresholds:
+    """The thresholds of the run, or the default ones if its heads were not measured."""
+    for entry in entries.values():
+        with suppress(TypeError, KeyError, UserError):
+            return Thresholds(**entry["thresholds"])
+    return Thresholds()
+
+
 def entry_of(statistics: HeadStatistics) -> dict[str, Any]:
     metrics = {name: values.tolist() for name, values in statistics.metrics.items()}
     return {**{name: getattr(statistics, name) for name in KEPT}, "metrics": metrics}
@@ -54,6 +64,7 @@ def statistics_of(entry: Any, model: GPT, thresholds: Thresholds | None) -> Head
         metrics = {
             str(name): torch.tensor(values, dtype=torch.float32).view(shape)
             for name, values in entry["metrics"].items()
+            if len(name) <= MAX_TEXT and name not in ("layer", "head", "type", "step")
         }
         uniform = {str(name): float(value) for name, value in entry["uniform"].items()}
         described = entry.get("descriptions", {}).items()

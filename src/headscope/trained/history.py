@@ -29,7 +29,8 @@ def history(
     - With `ablation`, also the metrics of `TrainedModel.ablations`, such as `loss_change`: since
       when is a head necessary? This takes seconds per step.
     - `metrics` are your own metrics by name, functions of attention weights and tokens (see
-      `headscope.analysis.own_metrics.HeadMetric`). All metrics are measured again then.
+      `headscope.analysis.own_metrics.HeadMetric`). All metrics are measured again then. Without
+      `metrics`, those of training are only at the steps that were measured when the run ended.
     - For the whole model, what the run logged for TensorBoard, such as `train/loss` and `val/loss`.
       Here, layer and head are NA.
 

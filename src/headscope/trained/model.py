@@ -46,7 +46,13 @@ from headscope.trained.checkpoint import pick_device, read, sources, steps_of
 from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
 from headscope.trained.evaluation import ValidationText, validation_text
 from headscope.trained.generation import generate_text, generate_tokens
-from headscope.trained.heads_file import entries_in, entry_of, statistics_of, write_entries
+from headscope.trained.heads_file import (
+    entries_in,
+    entry_of,
+    statistics_of,
+    thresholds_in,
+    write_entries,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -299,6 +305,11 @@ class TrainedModel:
     def _validation(self) -> ValidationText:
         return validation_text(self.corpus(), self.tokenizer)
 
+    @property
+    def thresholds(self) -> Thresholds:
+        """Those with which the run names its heads."""
+        return thresholds_in(entries_in(self.path.parent))
+
     def statistics(
         self, text: ValidationText | None = None, *, metrics: Metrics | None = None
     ) -> HeadStatistics:
@@ -423,7 +434,8 @@ def measure(
     """Measures the heads of a model on the tokens (N,) of a validation split."""
     kinds = classify_vocabulary(loaded.tokenizer, validation)
     windows = spread_windows(validation, length=loaded.model.block_size)
-    return measure_heads(loaded.model, windows, source=source, kinds=kinds, own=own)
+    options: Any = {"source": source, "kinds": kinds, "thresholds": loaded.thresholds}
+    return measure_heads(loaded.model, windows, own=own, **options)
 
 
 def measure_checkpoints(
@@ -436,8 +448,8 @@ def measure_checkpoints(
 ) -> dict[int, HeadStatistics]:
     """Measures the heads of all checkpoints in the folder `checkpoints` of a run: best, last and
     the kept steps, the last of these first. `validation` (N,) are the tokens to measure them on,
-    and `source` describes them. Writes heads.json, whose earlier measurements are kept if they have
-    all metrics of `own`. Returns the statistics by step.
+    and `source` describes them. Writes heads.json, whose earlier measurements are kept without
+    `own`. Returns the statistics by step.
     """
     known, began = entries_in(folder), time.monotonic()
     entries: dict[str, Any] = {}
@@ -450,9 +462,8 @@ def measure_checkpoints(
             loaded = load(file, device=device)
         except UserError:  # missing, damaged, or put there by the user
             continue
-        entry = entries.get(loaded.digest) or known.get(loaded.digest)
-        if entry is None or not {*(own or {})} <= entry["metrics"].keys():
-            entry = entry_of(measure(loaded, validation, source, own))
+        before = entries if own else entries | known  # the code of an own metric may have changed
+        entry = before.get(loaded.digest) or entry_of(measure(loaded, validation, source, own))
         entry["thresholds"] = asdict(thresholds or Thresholds())
         entries[loaded.digest] = entry
         if statistics := statistics_of(entry, loaded.model, thresholds):

@@ -115,7 +115,7 @@ class LanguageModel(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self._trainer is None:  # load_from_checkpoint
+        if self._trainer is None or self.trainer.state.fn != "fit":
             checkpoint["state_dict"] = restore_held(self.model, checkpoint["state_dict"])
             return
         state = checkpoint["language_model"]
@@ -125,7 +125,7 @@ class LanguageModel(LightningModule):
         self.running_count = int(state["running_count"])
         self.timer.load_state_dict(state)
         # The callback Hold of this run, which may have other settings, says what is held.
-        held = {name: own for name, own in self.state_dict().items() if HELD in name}
+        held = {name: own for name, own in self.state_dict().items() if HELD.fullmatch(name)}
         checkpoint["state_dict"] = without_held(checkpoint["state_dict"]) | held
 
     # --- training ---

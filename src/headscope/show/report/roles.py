@@ -36,7 +36,7 @@ def align(runs: Sequence[str | Path], *, device: str = "cpu") -> "DataFrame":
 
     Raises UserError if fewer than two runs are given, or if one cannot be loaded or measured.
     """
-    names = [runs] if isinstance(runs, str) else [*map(str, runs)]
+    names = [str(runs)] if isinstance(runs, str | Path) else [*map(str, runs)]
     if len({*names}) < max(2, len(names)):
         raise UserError(f"runs={names}: name two or more different runs, such as [run_a,run_b]")
     models = {run: load(find(run, key="runs"), device=device) for run in names}

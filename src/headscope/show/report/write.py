@@ -76,8 +76,10 @@ def write_report(
         options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
         measured = measure_heads(model.model, report.windows, own=own, **options)
         if before := known(model):
-            shown = measured if own else before  # the code of a metric may have changed
-            return replace(shown, types=before.types, similarity=measured.similarity)
+            if own:  # its code may have changed
+                return replace(measured, types=before.types)
+            descriptions, metrics = before.descriptions, measured.metrics | before.metrics
+            return replace(measured, types=before.types, metrics=metrics, descriptions=descriptions)
         return measured
 
     statistics = measure(loaded, track=track)

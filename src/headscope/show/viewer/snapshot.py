@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from headscope.data.labels import visible
 from headscope.errors import UserError
 
-FORMAT = 3
+FORMAT = 4
 THUMBNAIL = 24
 """Maximum number of cells on one side of a thumbnail."""
 LABEL_CHARACTERS = 40

@@ -26,7 +26,9 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     `key` is the configuration key of `given`. Raises UserError if there is no such checkpoint.
     """
     if given is not None and "@" in Path(given).name and not Path(given).exists():
-        run, _, step = given.rpartition("@")
+        run, _, step = str(Path(given)).rpartition("@")
+        if not run and key == "init_from":
+            raise UserError(f"{key}={given}: name the run, because the newest one changes")
         return _find_step(Path(run) if run else newest_run(outputs, key), step, key)
     path = newest_run(outputs, key) if given is None else Path(given)
     if not path.is_dir():

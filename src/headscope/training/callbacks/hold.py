@@ -5,7 +5,7 @@ Shapes: N windows, T tokens, D head_dim, C embed_dim.
 
 import math
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from lightning.pytorch import Callback
@@ -20,6 +20,8 @@ from headscope.nn.capture import capture
 from headscope.nn.held import held_outputs
 from headscope.training.callbacks.steps import data_of
 
+By = Literal["zero", "mean", "frozen"]
+
 
 class Hold(Callback):
     """Holds `heads`, such as ["L0H0"], and the feed-forward networks of the layers `feed_forward`,
@@ -29,12 +31,12 @@ class Hold(Callback):
     - `by="zero"`: their output is zero.
     - `by="mean"`: their output is their mean output at `from_step`, over the windows of the
       validation split on which heads are measured when a run ends.
-    - `by="frozen"`: their own weights (see `own_weights`) stay as they are at `from_step`. What
-      they read may still change.
+    - `by="frozen"`: their output changes only if what they read does.
 
-    With "zero" and "mean", the own weights get a gradient of zero, so only weight decay and
-    momentum change them. The checkpoints contain what is held, and a model that is loaded from them
-    computes the same as in training. Without `heads` and `feed_forward`, nothing is done.
+    With "mean" and "frozen", their own weights stay as they are at `from_step` (see `own_weights`).
+    With "zero", these get a gradient of zero: only weight decay and momentum change them. The
+    checkpoints contain what is held, and a model that is loaded from them computes the same as in
+    training. Without `heads` and `feed_forward`, nothing is done.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class Hold(Callback):
         feed_forward: tuple[Count, ...] = (),
         from_step: Count = 0,
         until_step: Count | None = None,
-        by: Literal["zero", "mean", "frozen"] = "zero",
+        by: By = "zero",
     ) -> None:
         if until_step is not None and until_step <= from_step:
             raise UserError(f"until_step={until_step} must be above from_step={from_step}, or null")
+        if by not in get_args(By) or isinstance(heads, str):
+            raise UserError(f'by={by!r}, heads={heads!r}: give by="zero", and heads=["L0H0"]')
         self.heads, self.feed_forward, self.by = sorted({*heads}), sorted({*feed_forward}), by
         self.from_step, self.until_step = from_step, until_step or math.inf
         self.active = False
@@ -73,22 +77,29 @@ class Hold(Callback):
             return
         model, last = pl_module.model, trainer.max_steps
         self.chosen = [parse_head(name, model) for name in self.heads]
+        for each in trainer.callbacks:
+            both = {*self.parts} & {*each.parts} if isinstance(each, Hold) else {}
+            if both and each is not self:
+                raise UserError(f"callbacks: two holds have {', '.join(both)}: name it in one")
         for layer in self.feed_forward:
-            if layer >= len(model.blocks) or model.blocks[layer].feed_forward is None:
+            if not 0 <= layer < len(model.blocks) or model.blocks[layer].feed_forward is None:
                 problem = f"callbacks.hold.feed_forward: layer {layer} has no feed-forward network"
                 raise UserError(f"{problem}: name layers that have one, from 0")
-        if self.from_step >= last > 0:
+        if self.from_step >= last > 0 and not trainer.fast_dev_run:
             problem = f"callbacks.hold.from_step={self.from_step} is not before"
             raise UserError(f"{problem} trainer.max_steps={last}: choose an earlier step")
-        if self.by == "frozen":
+        if self.by != "zero":
             self.own_weights(model)  # raises UserError if they are unknown
-        else:
+        if self.by == "mean":
+            data_of(trainer)  # raises UserError if there is none
+        if self.by != "frozen":
             self.outputs(model)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.active = False
-        if self.by == "frozen":
-            # A gradient of zero would not freeze, because of weight decay and momentum.
+        if self.by != "zero":
+            # A gradient of zero would not freeze, because of weight decay and momentum. The columns
+            # of `out_proj` would learn from the mean, too.
             trainer.optimizers[0].register_step_post_hook(lambda *_: self.write_back())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
@@ -99,18 +110,17 @@ class Hold(Callback):
         model, step = pl_module.model, trainer.global_step
         says = f"held ({self.by})" if active else "no longer held"
         pl_module.print(f"step {step:,}  {', '.join(self.parts)}: {says}")
+        views = self.own_weights(model) if active and self.by != "zero" else []
+        self.frozen = [(view, view.detach().clone()) for view in views]
         if self.by == "frozen":
-            views = self.own_weights(model) if active else []
-            self.frozen = [(view, view.detach().clone()) for view in views]
             return
         if self.by == "mean" and active and not self.means:
             with pl_module.timer.paused():
                 means = self.mean_outputs(model, data_of(trainer).store.validation)
             self.means = trainer.strategy.broadcast(means)  # the same in all processes
         for part, (held, where) in zip(self.parts, self.outputs(model), strict=True):
-            mean = self.means.get(part) if active else None
-            held.mask[where] = float(active)
-            held.values[where] = 0 if mean is None else mean.to(held.values)
+            mean = self.means[part].to(held.values) if active and self.by == "mean" else 0
+            held.mask[where], held.values[where] = float(active), mean
 
     def outputs(self, model: GPT) -> list[tuple[Any, slice]]:
         """For each part, what holds its output, and where in it."""
