@@ -77,8 +77,7 @@ def fold_qk_norm(layer: nn.Module, name: str, matrix: Tensor) -> Tensor:
 def copying_scores(model: GPT) -> Tensor:
     """The copying score (L, H), from -1 to 1: the sum of the eigenvalues of W_U W_O W_V W_E divided
     by the sum of their absolute values (Elhage 2021, "copying"). W_E embeds tokens, and W_U is the
-    output head. Near 1, a head raises the logits of the tokens that it attends to; near -1, it
-    lowers them.
+    output head. Near 1, a head raises the logits of tokens it attends to; near -1, it lowers them.
 
     The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D)."""
     through_vocabulary = fold_norm(model.norm, model.embedding.weight.T @ model.head.weight)

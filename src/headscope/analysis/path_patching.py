@@ -9,7 +9,7 @@ outputs. All layers after the receiver are computed again.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +17,9 @@ from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, compositions, random_composition
 from headscope.analysis.head_outputs import Head, head_outputs, output_matrices, replaced_heads
-from headscope.analysis.rows import data_frame
+from headscope.analysis.rows import DataFrame, data_frame
 from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, capture, evaluating
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Measure = Callable[[Tensor, Tensor], float]
 """Maps the receiver's weights (N, T, T) and the last block's output (N, T, C) to a number."""
@@ -84,7 +81,7 @@ def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change
 
 def needs(
     model: GPT, tokens: Tensor, receiver: Head, measure: Measure, other: Tensor | None = None
-) -> "DataFrame":
+) -> DataFrame:
     """What `receiver` needs from each earlier head: a row with these entries, the row with the
     largest absolute value of `all_paths` first.
 

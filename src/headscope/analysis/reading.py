@@ -9,7 +9,7 @@ from functools import cached_property
 from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -22,16 +22,13 @@ from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
 from headscope.analysis.page import page_of, shown_tokens
 from headscope.analysis.repeats import BATCH_SIZE
-from headscope.analysis.rows import data_frame, per_head
+from headscope.analysis.rows import DataFrame, data_frame, per_head
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why, why
 from headscope.errors import UserError, whole_number
 from headscope.files import write_atomically
 from headscope.nn import Position
 from headscope.show.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 NOTEBOOK_BYTES = 2 * 2**20
 """Like `page.MAX_BYTES`, for pages in a notebook, whose file contains all that it shows."""
@@ -63,7 +60,7 @@ class Reading(Activations):
         windows = self.tokens.view(-1, self.tokens.size(-1)).cpu()
         return measure_heads(self.model, windows, source="this text", kinds=kinds, repeats=repeats)
 
-    def table(self) -> "DataFrame":
+    def table(self) -> DataFrame:
         """The metrics of all heads on this text (see `statistics`): a row for each head and metric,
         with the columns layer, head, metric and value."""
         return per_head(self.statistics.metrics).melt(["layer", "head"], var_name="metric")
@@ -151,7 +148,7 @@ class Reading(Activations):
 
     def deciders(
         self, position: int = -1, token: str | int | None = None, *, by: By = "mean"
-    ) -> "DataFrame":
+    ) -> DataFrame:
         """What decides that `token` follows the token at `position`: for each head and each
         feed-forward network (`part`), the `probability` of the token, and that `without` the part,
         whose output is replaced by its mean over the text or by zero. The part without which the

@@ -4,15 +4,12 @@ Shapes: N heads of all layers of a model, M metrics.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headscope.analysis.head_statistics import HeadStatistics
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from headscope.analysis.rows import DataFrame
 
 DIFFERENCES = ("difference", "next_difference", "random_difference")
 
@@ -42,7 +39,7 @@ def best_assignment(costs: Tensor) -> dict[int, int]:
     return {~min(pair): max(pair) for pair in pairs}  # ~0, ~1, ... stand for the rows
 
 
-def align_heads(runs: Mapping[str, HeadStatistics]) -> "DataFrame":
+def align_heads(runs: Mapping[str, HeadStatistics]) -> DataFrame:
     """The table that `headscope.align` returns, from the statistics of each run."""
     from pandas import DataFrame, concat  # slow
 

@@ -20,13 +20,11 @@ from torch import Tensor
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
 from headscope.analysis.head_outputs import output_matrices, parse_head
-from headscope.analysis.rows import Rows, data_frame
+from headscope.analysis.rows import DataFrame, Rows, data_frame
 from headscope.errors import UserError
 from headscope.nn import AdditiveAttention, Position, StackedHeads
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from headscope.analysis.reading import Reading
 
 LISTED = 8
@@ -64,7 +62,7 @@ class Why:
     def total(self) -> float:
         return float(self.pairs.sum()) + self.position_bias
 
-    def table(self) -> "DataFrame":
+    def table(self) -> DataFrame:
         """A row for each pair, the largest number first: `query_part`, `key_part`, and `score` or,
         for all scores of a text, `share`. A position bias has a row named "position bias"."""
         return data_frame(self.rows())

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headscope.analysis.rows import Rows, data_frame, per_head
+from headscope.analysis.rows import DataFrame, Rows, data_frame, per_head
 from headscope.errors import UserError
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.checkpoint import find, steps_of
 from headscope.trained.evaluation import validation_text
 from headscope.trained.model import Metrics, load
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Runs = str | Path | Iterable[str | Path]
 COLUMNS = ("run", "seed", "step", "layer", "head", "metric", "value")
@@ -21,7 +18,7 @@ LOSSES = ("train/", "val/")
 
 def history(
     runs: Runs, *, ablation: bool = False, metrics: Metrics | None = None, device: str = "cpu"
-) -> "DataFrame":
+) -> DataFrame:
     """A table of run folders, with the columns run, seed, step, layer, head, metric and value.
 
     - For each head and each step that the run has kept, its metrics, as in `history.csv` of a

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
-from headscope.analysis.rows import data_frame, per_head
+from headscope.analysis.rows import DataFrame, data_frame, per_head
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why
 from headscope.config.parts import Part, build_part
@@ -41,21 +41,12 @@ from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.terminal import note
+from headscope.trained import heads_file
 from headscope.trained.ablations import ABLATION_WINDOWS, measure_ablation
 from headscope.trained.checkpoint import pick_device, read, sources, steps_of
 from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
 from headscope.trained.evaluation import ValidationText, validation_text
 from headscope.trained.generation import generate_text, generate_tokens
-from headscope.trained.heads_file import (
-    entries_in,
-    entry_of,
-    statistics_of,
-    thresholds_in,
-    write_entries,
-)
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 MEASURING_SECONDS = 2.5
 """After this time, no further checkpoint of a run is measured, except on demand."""
@@ -127,7 +118,7 @@ class TrainedModel:
         return losses.where(self.targets(tokens)[0] != IGNORED, torch.nan).cpu()
 
     @torch.no_grad()
-    def predictions(self, text: Text, *, count: int = 3) -> "DataFrame":
+    def predictions(self, text: Text, *, count: int = 3) -> DataFrame:
         """What the model predicts after each token of a text: a row with `position`, `token`, the
         `next_token` of the text and its `probability`, and the `count` most likely next tokens:
         `top_1`, `probability_1`, and so on. Raises UserError as `logits` does."""
@@ -156,8 +147,7 @@ class TrainedModel:
         texts: Any = text
         is_list = isinstance(text, Iterable) and not isinstance(text, str)
         several = is_list and any(isinstance(item, str | Sequence) for item in texts)
-        # `map`, because a list comprehension adds a frame in Python 3.11, and a warning must name
-        # the line of the caller.
+        # `map`, because a list comprehension is a frame in Python 3.11: a warning names the caller.
         batch = [*map(self._batch, texts if several else [texts])]
         lengths = [tokens.size(1) for tokens in batch]
         if len(set(lengths)) != 1:
@@ -178,7 +168,8 @@ class TrainedModel:
     def stored_statistics(self, thresholds: Thresholds | None = None) -> HeadStatistics | None:
         """The metrics of the heads that were measured when the run ended, with the names that
         `thresholds` give, by default those of the run. None if these weights were not measured."""
-        return statistics_of(entries_in(self.path.parent).get(self.digest), self.model, thresholds)
+        entry = heads_file.entries_in(self.path.parent).get(self.digest)
+        return heads_file.statistics_of(entry, self.model, thresholds)
 
     def generate(
         self,
@@ -222,7 +213,7 @@ class TrainedModel:
         *,
         metric: str | None = None,
         corrupted: Text | None = None,
-    ) -> "DataFrame":
+    ) -> DataFrame:
         """What a head, such as "L1H2", needs from each earlier head: a row for each, the strongest
         first (see `headscope.analysis.path_patching.needs`).
 
@@ -266,12 +257,12 @@ class TrainedModel:
 
     def deciders(
         self, text: Text, position: int = -1, token: str | int | None = None, *, by: By = "mean"
-    ) -> "DataFrame":
+    ) -> DataFrame:
         """Which heads and feed-forward networks decide that `token` follows the token at `position`
         of a text: see `Reading.deciders`. Raises UserError as it and `logits` do."""
         return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
 
-    def examples(self, head: str, *, windows: int | None = None) -> "DataFrame":
+    def examples(self, head: str, *, windows: int | None = None) -> DataFrame:
         """What a head, such as "L1H2", does elsewhere: short texts of the validation split in which
         it looks from one token at another (see `headscope.analysis.examples.find_examples`), found
         in `validation_windows`. Raises UserError as these do, or if there is no such head."""
@@ -282,7 +273,7 @@ class TrainedModel:
 
     def ablations(
         self, *, windows: int = ABLATION_WINDOWS, by: Replacement = "zero", gradients: bool = False
-    ) -> "DataFrame":
+    ) -> DataFrame:
         """How the loss on windows of the validation split changes without each head, as in a report
         with `ablation=true`: a row for each head, with the metrics of `AblationResult`. The output
         of the head is replaced by zero, or with by="mean" by its mean. `gradients` adds estimates.
@@ -308,7 +299,7 @@ class TrainedModel:
     @property
     def thresholds(self) -> Thresholds:
         """Those with which the run names its heads."""
-        return thresholds_in(entries_in(self.path.parent))
+        return heads_file.thresholds_in(heads_file.entries_in(self.path.parent))
 
     def statistics(
         self, text: ValidationText | None = None, *, metrics: Metrics | None = None
@@ -451,7 +442,7 @@ def measure_checkpoints(
     and `source` describes them. Writes heads.json, whose earlier measurements are kept without
     `own`. Returns the statistics by step.
     """
-    known, began = entries_in(folder), time.monotonic()
+    known, began = heads_file.entries_in(folder), time.monotonic()
     entries: dict[str, Any] = {}
     measured: dict[int, HeadStatistics] = {}
     kept = reversed(steps_of(folder).values())
@@ -463,11 +454,13 @@ def measure_checkpoints(
         except UserError:  # missing, damaged, or put there by the user
             continue
         before = entries if own else entries | known  # the code of an own metric may have changed
-        entry = before.get(loaded.digest) or entry_of(measure(loaded, validation, source, own))
+        entry = before.get(loaded.digest) or heads_file.entry_of(
+            measure(loaded, validation, source, own)
+        )
         entry["thresholds"] = asdict(thresholds or Thresholds())
         entries[loaded.digest] = entry
-        if statistics := statistics_of(entry, loaded.model, thresholds):
+        if statistics := heads_file.statistics_of(entry, loaded.model, thresholds):
             measured[loaded.step] = statistics
     if entries:
-        write_entries(folder, entries)
+        heads_file.write_entries(folder, entries)
     return measured

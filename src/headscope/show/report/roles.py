@@ -2,23 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import torch
 
 from headscope.analysis.head_types import DECIDED_BY
-from headscope.analysis.pictures import parts_of_heads
 from headscope.analysis.roles import DIFFERENCES, align_heads
+from headscope.analysis.rows import DataFrame
 from headscope.errors import UserError
 from headscope.show.report.write import write_files
 from headscope.trained import load
 from headscope.trained.checkpoint import find
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
-
-def align(runs: Sequence[str | Path], *, device: str = "cpu") -> "DataFrame":
+def align(runs: Sequence[str | Path], *, device: str = "cpu") -> DataFrame:
     """Which heads of several runs, usually seeds of one configuration, do the same. `runs` are run
     folders or checkpoint files. Returns a DataFrame with a row for each *role*: a head of the
     reference, after which the row is named, and the head of each other run that is assigned to it.
@@ -43,8 +37,8 @@ def align(runs: Sequence[str | Path], *, device: str = "cpu") -> "DataFrame":
     return align_heads({run: model.statistics() for run, model in models.items()})
 
 
-def write_roles(table: "DataFrame", folder: Path) -> list[dict[str, str]]:
-    """Writes roles.csv and a picture of the table of `align`. Returns the rows to print, with the
+def write_roles(table: DataFrame, folder: Path) -> list[dict[str, str]]:
+    """Writes roles.csv, the table of `align`. Returns the rows to print, with the
     heads of the runs, first that of the reference, and the metric that decides its name. Raises
     UserError as `write_report` does."""
     runs, rows = table.attrs["runs"], []
@@ -58,15 +52,6 @@ def write_roles(table: "DataFrame", folder: Path) -> list[dict[str, str]]:
         }
         apart = {name: f"{role[f'{name} mean']:.2f}" for name in DIFFERENCES}
         rows.append(row | {name.removesuffix("_difference"): text for name, text in apart.items()})
-    labels = [f"{row['heads']}: {row['names']}" for row in rows]
-    shown = [name for name in dict.fromkeys(DECIDED_BY.values()) if f"{name} mean" in table]
-    shown.remove("distance")  # in tokens; the others are from 0 to 1
-    panels = {
-        title: torch.tensor(table[[f"{name} {kind}" for name in shown]].to_numpy())
-        for title, kind in (("mean over the runs", "mean"), ("standard deviation", "std"))
-    }
-    title = f"Roles of heads in the runs {', '.join(runs)}"
-    picture = parts_of_heads(panels, labels, shown, title=title, label="metric")
     files = {"roles.csv": table.to_csv().encode()}
-    write_files(folder, {"runs": runs}, files, [("roles", picture)])
+    write_files(folder, {"runs": runs}, files)
     return rows

@@ -36,7 +36,7 @@ REPORT_FILE = re.compile(
     r"(heads|columns|similarity|jensen_shannon|largest_weights|lens|pushes|composition|deciders"
     r"|examples|history|patching|reads|roles)\.csv"
     r"|heads\.json|attention\.html|(attention_layer_\d+|metrics|similarity|ablation|patching"
-    r"|position|history|reads|roles)\.(png|svg)"
+    r"|position|history|reads)\.(png|svg)"
     r"|events\.out\.tfevents\.\d{1,20}\.headscope"
 )
 """The names of all files that a report can contain."""
@@ -76,10 +76,9 @@ def write_report(
         options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
         measured = measure_heads(model.model, report.windows, own=own, **options)
         if before := known(model):
-            if own:  # its code may have changed
-                return replace(measured, types=before.types)
-            descriptions, metrics = before.descriptions, measured.metrics | before.metrics
-            return replace(measured, types=before.types, metrics=metrics, descriptions=descriptions)
+            shown = measured if own else before  # the code of an own metric may have changed
+            shown = replace(shown, types=before.types, similarity=measured.similarity)
+            return replace(shown, metrics=measured.metrics | shown.metrics)
         return measured
 
     statistics = measure(loaded, track=track)
@@ -140,7 +139,7 @@ def write_files(
     folder: Path,
     content: Mapping[str, Any],
     contents: dict[str, bytes],
-    drawn: Iterable[tuple[str, Figure]],
+    drawn: Iterable[tuple[str, Figure]] = (),
 ) -> None:
     """Writes the files of a report, with the pictures `drawn`, and heads.json, with `content` and
     the list of all files. Replaces or removes those of an earlier report (see `files_of`)."""

@@ -5,7 +5,7 @@ Shapes: N windows, T tokens, D head_dim, C embed_dim.
 
 import math
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback
@@ -19,8 +19,6 @@ from headscope.nn import GPT
 from headscope.nn.capture import capture
 from headscope.nn.held import held_outputs
 from headscope.training.callbacks.steps import data_of
-
-By = Literal["zero", "mean", "frozen"]
 
 
 class Hold(Callback):
@@ -46,11 +44,11 @@ class Hold(Callback):
         feed_forward: tuple[Count, ...] = (),
         from_step: Count = 0,
         until_step: Count | None = None,
-        by: By = "zero",
+        by: Literal["zero", "mean", "frozen"] = "zero",
     ) -> None:
         if until_step is not None and until_step <= from_step:
             raise UserError(f"until_step={until_step} must be above from_step={from_step}, or null")
-        if by not in get_args(By) or isinstance(heads, str):
+        if by not in ("zero", "mean", "frozen") or isinstance(heads, str):
             raise UserError(f'by={by!r}, heads={heads!r}: give by="zero", and heads=["L0H0"]')
         self.heads, self.feed_forward, self.by = sorted({*heads}), sorted({*feed_forward}), by
         self.from_step, self.until_step = from_step, until_step or math.inf
@@ -98,8 +96,7 @@ class Hold(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.active = False
         if self.by != "zero":
-            # A gradient of zero would not freeze, because of weight decay and momentum. The columns
-            # of `out_proj` would learn from the mean, too.
+            # Weight decay and momentum need no gradient, and with "mean", `out_proj` has one.
             trainer.optimizers[0].register_step_post_hook(lambda *_: self.write_back())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:

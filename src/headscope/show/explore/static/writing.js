@@ -1,5 +1,4 @@
-// The actions on the text: the model writes, a token is added or removed, an action is undone, and
-// what is shown is saved as a file.
+// The actions on the text: the model writes, tokens are added or removed, undone, or saved as a file.
 
 import { switchesOf, writingOf } from "./address.js";
 import { api } from "./api.js";
@@ -41,8 +40,7 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
     if (earlier.length > 0) change(earlier.pop());
   }
 
-  /** Continues the text with another token after the selected one of an answer, which may be older than
-      what the model has written since. */
+  /** Continues the text with another token after the selected one of an answer, which may be an older one. */
   function pick(id, { ids, history: { labels }, position }) {
     const { main } = shown();
     const before = ids.length - labels.length + position + 1;

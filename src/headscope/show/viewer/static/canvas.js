@@ -22,8 +22,7 @@ export function sizedInCss(canvas, width, height) {
   return context;
 }
 
-/** Writes a text whose left end is at x, or with `align` its right end or its middle. A text that is wider
-    than `room` is cut with an ellipsis. */
+/** Writes a text whose left end (or as `align` says) is at x. If it is wider than `room`, an ellipsis cuts it. */
 export function drawText(context, theme, text, x, y, look = {}) {
   const { colour = theme.quiet, font = "11px", align = "left", baseline = "middle", room = Infinity } = look;
   context.font = `${font} ${theme.font}`;

@@ -359,8 +359,7 @@ export const EXPLORE = {
 };
 
 /** What one can do with a model whose corpus names `text` as an example: docs/explore.md, "Five experiments".
-    `vocabulary` and `layers` are the smallest ones, `head` is opened, `second` is the other text, and `early`
-    begins at the first kept step. */
+    `vocabulary` and `layers` are the smallest, `second` is the other text, `early` begins at the first kept step. */
 export const EXPERIMENTS = [
   {
     text: "Gentlemen of the Senate and of the House of",
