@@ -169,8 +169,7 @@ class MultiHeadAttention(nn.Module):
         return rows.split((self.heads, self.kv_heads, self.kv_heads))
 
     def own_weights(self, heads: Sequence[int]) -> list[Tensor]:
-        """Views of the weights that only these heads use: those of `own_projections`, and their
-        columns of `out_proj`."""
+        """Views of the weights that only these heads use, also their columns of `out_proj`."""
         views = self.own_projections(heads)
         if self.has_out_proj:
             columns = self.out_proj.get_parameter("weight").unflatten(1, (self.heads, -1))

@@ -1,5 +1,4 @@
-"""Holds the outputs of heads and of feed-forward networks at fixed values, in training and in what
-is computed from a checkpoint ("clamping", Singh 2024).
+"""Holds the outputs of heads and of feed-forward networks at fixed values (Singh 2024: "clamping").
 
 Shapes: H heads, D head_dim, W the width of an output: H D for heads, C for a network.
 """
@@ -71,8 +70,7 @@ def without_held(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def restore_held(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Prepares `model` to load the state dict `weights`, in which outputs may be held. Returns the
-    state dict, without the buffers where nothing is held."""
+    """Prepares `model` to load a state dict. Returns it without buffers where nothing is held."""
     kept = without_held(weights)
     for name, mask in weights.items():
         place = HELD.fullmatch(name)

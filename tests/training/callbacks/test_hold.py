@@ -160,10 +160,7 @@ def test_wrong_words_are_refused_in_one_line():
         "feed_forward=[2]": ["layer 2"],
         "until_step=0": ["from_step=0"],
         "heads=[L1H1] callbacks.hold.from_step=12": ["from_step=12", "max_steps=12"],
-        "heads=[L1H1] +callbacks.more={_target_:headscope.Hold,heads:[L1H1]}": [
-            "two holds",
-            "L1H1",
-        ],
+        "heads=[L1H1] +callbacks.b={_target_:headscope.Hold,heads:[L1H1],from_step:3}": ["two"],
     }.items():
         with refused(*said):
             trained("run", *f"callbacks.hold.{words}".split())

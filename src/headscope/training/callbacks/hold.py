@@ -33,8 +33,7 @@ class Hold(Callback):
 
     With "mean" and "frozen", their own weights stay as they are at `from_step` (see `own_weights`).
     With "zero", these get a gradient of zero: only weight decay and momentum change them. The
-    checkpoints contain what is held, and a model that is loaded from them computes the same as in
-    training. Without `heads` and `feed_forward`, nothing is done.
+    checkpoints contain what is held, so loaded models compute the same as in training.
     """
 
     def __init__(
@@ -81,11 +80,9 @@ class Hold(Callback):
                 raise UserError(f"callbacks: two holds have {', '.join(both)}: name it in one")
         for layer in self.feed_forward:
             if not 0 <= layer < len(model.blocks) or model.blocks[layer].feed_forward is None:
-                problem = f"callbacks.hold.feed_forward: layer {layer} has no feed-forward network"
-                raise UserError(f"{problem}: name layers that have one, from 0")
+                raise UserError(f"hold.feed_forward: layer {layer} has no network: name others")
         if self.from_step >= last > 0 and not trainer.fast_dev_run:
-            problem = f"callbacks.hold.from_step={self.from_step} is not before"
-            raise UserError(f"{problem} trainer.max_steps={last}: choose an earlier step")
+            raise UserError(f"hold.from_step={self.from_step} must be below max_steps={last}")
         if self.by != "zero":
             self.own_weights(model)  # raises UserError if they are unknown
         if self.by == "mean":
