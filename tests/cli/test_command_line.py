@@ -143,6 +143,7 @@ def commands_of(page: Path) -> Iterator[list[str]]:
     for line in "\n".join([*blocks, *inline]).splitlines():
         if re.search(r"\b(python|bash|headscope) ", line):
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.wordchars += "@"  # outputs/<run>@300
             for is_end, words in itertools.groupby(lexer, ENDS.__contains__):
                 command = [word for word in words if word != "time"]
                 ours = not is_end and command[0] in ("python", "bash")

@@ -7,9 +7,7 @@ query sees a key, by default at its own and all earlier positions. Other weights
 """
 
 import math
-from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,10 +63,8 @@ def diversity(similarity: Tensor) -> Tensor:
     return uniqueness(similarity).mean(dim=-1)
 
 
-def pairs_by_similarity(similarity: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
+def pairs_by_similarity(similarity: Tensor) -> list[tuple[int, int, float]]:
     """All pairs of heads with their values in `similarity` (N, N), the most similar pair first."""
-    pairs = [
-        {"heads": [names[first], names[second]], "similarity": float(similarity[first, second])}
-        for first, second in combinations(range(len(names)), 2)
-    ]
-    return sorted(pairs, key=lambda pair: -pair["similarity"])
+    pairs = combinations(range(len(similarity)), 2)
+    values = [(first, second, float(similarity[first, second])) for first, second in pairs]
+    return sorted(values, key=lambda pair: -pair[2])

@@ -22,7 +22,7 @@ from viewer_page import (
 )
 
 from benchmarks.pages import meanings
-from headscope.analysis.metrics import head_metrics
+from headscope.analysis.metrics import colour_ends, head_metrics
 from headscope.analysis.roles import best_assignment, differences
 from headscope.show.viewer.page import attention_page
 
@@ -204,8 +204,9 @@ def test_each_head_is_compared_with_the_head_of_the_same_role_in_another_run(ope
     random = np.random.default_rng(0)
     first, second = (causal(random.random(WEIGHTS.shape) ** power + 1e-9) for power in (2, 3))
     tokens, even = len(LABELS), uniform_metrics(len(LABELS))
+    ends = {name: colour_ends(name, tokens) for name in even}
     described = [
-        SimpleNamespace(metrics=head_metrics(torch.from_numpy(each)), uniform=even, tokens=tokens)
+        SimpleNamespace(metrics=head_metrics(torch.from_numpy(each)), uniform=even, ends=ends)
         for each in (first, second)
     ]
     costs = differences(*described)

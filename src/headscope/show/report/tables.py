@@ -61,7 +61,8 @@ def summary(
     patching: tuple[PatchTexts, PatchingResult] | None,
 ) -> dict[str, Any]:
     """The content of heads.json without the table of heads."""
-    pairs = pairs_by_similarity(statistics.similarity, statistics.heads)
+    heads, similar = statistics.heads, pairs_by_similarity(statistics.similarity)
+    pairs = [{"heads": [heads[a], heads[b]], "similarity": value} for a, b, value in similar]
     texts = dict.fromkeys([*statistics.metrics, "uniqueness"], report.source)
     texts |= dict.fromkeys(ablation.metrics if ablation else {}, VALIDATION)
     others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
