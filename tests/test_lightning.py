@@ -114,8 +114,8 @@ def test_a_plain_trainer_resumes_as_lightning_does(tmp_path):
     def arguments() -> dict[str, Any]:
         torch.manual_seed(1)
         model = headscope.GPT(vocab_size=store.tokenizer.vocab_size, **sizes)
-        adam = lambda each: torch.optim.Adam(each.parameters())  # noqa: E731
-        return {"model": model, "tokenizer": store.tokenizer, "optimizer": adam}
+        parts = {"model": model, "tokenizer": store.tokenizer}
+        return parts | {"optimizer": lambda each: torch.optim.Adam(each.parameters())}
 
     def fit(steps: int, folder: str, resume: str | None = None) -> LanguageModel:
         module = headscope.LanguageModel(**arguments())

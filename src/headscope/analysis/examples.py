@@ -108,8 +108,8 @@ def find_examples(model: GPT, windows: Tensor, tokenizer: Tokenizer) -> list[lis
 def shown_examples(
     found: list[list[list[Example]]], windows: Tensor, source: str
 ) -> list[list[dict[str, Any]]]:
-    """What pages show, by layer and head: the `examples`, and the text `measured`, which says how
-    many tokens of which `source` were searched, windows (N, T)."""
+    """What pages show, by layer and head: the `examples`, and the text `measured`, which names the
+    `source` and the number of tokens of the `windows` (N, T) that were searched."""
     measured = f"{windows.numel():,} tokens of {source}"
     return [
         [{"measured": measured, "examples": [*map(asdict, of_head)]} for of_head in of_layer]

@@ -16,8 +16,8 @@ export function sameRoles(step, other) {
   return differences.map((line, head) => ({ head: rows.indexOf(head), difference: line[rows.indexOf(head)] }));
 }
 
-/** The row of each column in the assignment with the smallest sum of costs. Each row in turn gets the column at the
-    end of the cheapest path, along which the earlier rows move on (Dijkstra, with prices of columns; Tomizawa 1971). */
+/** Assigns rows to columns, with the smallest sum of costs, and returns the row of each column. Rows are added one by
+    one: a shortest path decides which earlier rows change their columns (Dijkstra's algorithm; Tomizawa 1971). */
 function assign(costs) {
   const columns = [...costs.keys()];
   const rows = columns.map(() => null);
