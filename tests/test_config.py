@@ -1,5 +1,6 @@
 """The laws of conf/: all of it composes and builds, and no mistake in it goes unnoticed."""
 
+import math
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -30,6 +31,7 @@ from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
+from headscope.nn.loss import next_token_loss
 from headscope.trained import checkpoint
 from headscope.training.build import optimizer_of
 from headscope.training.trainer import check_arguments
@@ -215,4 +217,25 @@ def test_an_attention_has_its_own_heads_unless_told_otherwise(line, heads, kv_he
     ],
 )
 def test_tables_of_fixed_size_come_with_scaled_embeddings_unless_told_otherwise(line, scaled):
-    assert built(f"model/position={line}").embedding_scale == (128**0.5 if scaled else 1.0)
+    assert built(f"model/position={line}").embedding_scale == (64.0 if scaled else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("group", "option", "more"),
+    [
+        *((group, option, "") for group, option in CHOICES if group.startswith("model")),
+        *(("experiment", option, "") for group, option in CHOICES if group == "experiment"),
+        *(("model/position", "sinusoidal", f"model.embed_dim={width}") for width in (32, 768)),
+    ],
+)
+def test_an_untrained_model_predicts_all_tokens_alike(group, option, more):
+    """The law that the loss at step 0 is ln V: nothing is predicted, such as the current token."""
+    config = training_config(f"{group}={option}", *more.split())
+    choice = config.tokenizer["_target_"].rpartition(".")[2]
+    size = {"char": 65, "byte": 257, "gpt2": 50257}.get(choice) or config.tokenizer["vocab_size"]
+    torch.manual_seed(1)
+    model = checkpoint.build_model(config.model, vocab_size=size).eval()
+    text = torch.randint(size, (8, model.block_size + 1))
+    with torch.no_grad():
+        loss = next_token_loss(model(text[:, :-1]), text[:, 1:])
+    assert loss < math.log(size) + 0.15

@@ -21,7 +21,7 @@ def test_parameters_and_the_spread_of_a_scaled_embedding():
         gpt2 = make_gpt(**sizes, heads=12, position=Learned, bias=True, qkv_bias=True)
     assert gpt2.parameter_count() == 124_439_808
     started = fresh(scale_embedding=True).embedding.weight.std().item()
-    assert started == pytest.approx(1 / math.sqrt(16), rel=0.2)
+    assert started == pytest.approx(2 / 16, rel=0.2)
 
 
 def test_dropout_draws_anew_in_training_and_never_in_evaluation():

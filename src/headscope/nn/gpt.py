@@ -37,8 +37,10 @@ class GPT(nn.Module):
       projections to queries, keys and values.
     - `dropout` applies to attention weights, residual branches and embeddings.
     - `tied_head` uses the same matrix for the embedding and the output head (Press 2017).
-    - `scale_embedding` multiplies embeddings by sqrt(C) (Vaswani 2017, 3.4) and initializes them
-      with std 1 / sqrt(C), so that fixed position encodings are not larger than the embeddings.
+    - `scale_embedding` multiplies embeddings by C / 2, and initializes them with std 2 / C. So their
+      values are about 1, as those of fixed position encodings (Vaswani 2017, 3.4, multiplies by
+      sqrt(C)), and a tied output head still begins with nearly uniform probabilities: the logit of
+      the token that was embedded is about 2 at every width.
     - `ngrams`: adds embeddings of n-grams of 2, 3, ..., `ngrams` tokens (see `NGramEmbedding`).
     - With a `logit_cap` c, the logits become c tanh(logit / c), in float32 (Gemma 2, 2024).
     - With `document_mask`, each token with the id `end_of_text` (by default the last token of the
@@ -94,7 +96,7 @@ class GPT(nn.Module):
         make_block = partial(Block, norm=make_norm, dropout=dropout)
         make_network = partial(feed_forward, ff_dim=ff_dim, activation=activation, bias=bias)
         self.vocab_size, self.block_size, self.ngrams = vocab_size, block_size, ngrams
-        self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
+        self.embedding_scale = embed_dim / 2 if scale_embedding else 1.0
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.ngram_embedding = NGramEmbedding(ngrams, ngram_buckets, embed_dim)
         self.position = position(**sizes, heads=heads, head_dim=attentions[0].head_dim)
@@ -111,7 +113,7 @@ class GPT(nn.Module):
         for table in self.ngram_embedding.parameters():
             nn.init.zeros_(table)
         if scale_embedding:
-            nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(embed_dim))
+            nn.init.normal_(self.embedding.weight, std=1 / self.embedding_scale)
         if tied_head:
             self.head.weight = self.embedding.weight
 
