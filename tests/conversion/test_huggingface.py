@@ -59,18 +59,25 @@ def test_the_command_writes_a_folder_and_says_how_to_load_it(words, script, monk
     assert {path.name for path in Path().iterdir()} == {"run", "out"}
 
 
-def test_the_tokenizer_fills_up_a_batch_and_a_text_fills_the_context(tmp_path):
-    """Without `max_length`, a pipeline would write 256 further tokens."""
+@pytest.mark.parametrize("own", [False, True])
+def test_fine_tuning_learns_where_a_text_ends_and_a_text_fills_the_context(tmp_path, own):
+    """A collator ignores the targets that are padding, and a pipeline would write 256 tokens."""
     loaded = saved(tmp_path, "")
-    write_model(loaded, tmp_path, find_class(loaded.model, loaded.config.model))
+    write_model(loaded, tmp_path, None if own else find_class(loaded.model, loaded.config.model))
     assert transformers.GenerationConfig.from_pretrained(tmp_path).max_length == 8
+    assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] is None
     write_tokenizer(loaded, tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, padding_side="left")
     assert tokenizer.model_max_length == loaded.model.block_size == 8
-    batch = tokenizer(["a", "abc", "many letters"], padding=True, truncation=True)
-    end = loaded.tokenizer.end_of_text
-    assert batch["input_ids"][0] == [end] * 7 + [ord("a")]
-    assert batch["attention_mask"][1] == [0] * 5 + [1] * 3
+    ended = tokenizer(["abc" + tokenizer.eos_token, "many letters"], truncation=True)
+    assert [len(tokens) for tokens in ended["input_ids"]] == [4, 8]
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})  # as docs/ecosystem.md says
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=own)
+    model.resize_token_embeddings(len(tokenizer))
+    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    batch = collate([{"input_ids": tokens} for tokens in ended["input_ids"]])
+    assert batch["labels"][0].tolist() == [*[-100] * 4, *b"abc", loaded.tokenizer.end_of_text]
+    model(**batch).loss.backward()
 
 
 HOSTILE = "x\n---\n# <script>alert(1)</script> [a](http://x.y) `b` | c | **d** \x1b[2J www.x.y"

@@ -19,7 +19,7 @@ from headscope import __version__
 from headscope.cli import sweeps
 from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import exit_on_error
-from headscope.cli.texts import quoted
+from headscope.cli.texts import quoted, with_home
 from headscope.cli.words import WRITES_NOTHING, implied_data, parsed, value_of
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
@@ -71,7 +71,7 @@ def prepared(
     """The words of the command line for Hydra. Prints --help, and ends the process after it."""
     args = parsed(words, config_name)
     flags = [word for word in words if word not in args.overrides]
-    overrides = [*args.overrides, *implied_data(args.overrides)]
+    overrides = [with_home(word) for word in (*args.overrides, *implied_data(args.overrides))]
     os.environ[sweeps.SWEEP_ID] = sweeps.command_line_id(overrides)
     if args.help:
         from headscope.cli.help import help_text

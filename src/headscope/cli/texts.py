@@ -6,6 +6,7 @@ texts literally, so they are quoted for Hydra, except in a sweep, where its gram
 
 import ast
 import json
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +26,23 @@ TEXTS = (
 
 OTHER_LISTS = ("checkpoints", "runs", "patch.answers", "compare.choices", "allowed_hosts")
 LISTS_OF_TEXTS = ("parts", "stop", *OTHER_LISTS)
+PATHS = (
+    *("resume", "init_from", "store_dir", "data.path", "tokenizer.path", "checkpoint", "source"),
+    *("output", "output_dir", "other", "suite.nanogpt", "hydra.run.dir", "hydra.sweep.dir"),
+    *("parts", "checkpoints", "runs"),
+)
+"""The keys whose values are paths, or lists of paths."""
 MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
+
+
+def with_home(word: str) -> str:
+    """Replaces `~` at the beginning of a path by the home folder. Shells do so only before a word.
+    The paths of a list and of a sweep are separated by commas."""
+    before, equals, value = word.partition("=")
+    if key_of(word) not in PATHS:
+        return word
+    home = os.path.expanduser("~")
+    return before + equals + re.sub(r"(?<![^,\['\"])~(?=/|\Z)", lambda _: home, value)
 
 
 def quoted(words: Sequence[str]) -> list[str]:

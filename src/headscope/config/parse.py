@@ -123,9 +123,12 @@ def checked_keys(
 
 
 def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> Any:
-    """`value`, an integer as a float if this is `expected`. Raises UserError for another type."""
+    """`value`, an integer as a float if this is `expected`, and the float 1e3 as an integer. Raises
+    UserError for another type."""
     if expected in (Any, inspect.Parameter.empty, Others) or isinstance(expected, str):
         return value  # a constructor without types
+    if isinstance(value, float) and value.is_integer() and "an integer" in described(expected):
+        return checked(expected, int(value), key, group, composed)
     for kind in alternatives(expected):
         if kind is Part and value is not None:
             return parse_part(value, group, key, composed=composed)

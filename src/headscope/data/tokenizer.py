@@ -57,14 +57,15 @@ class Tokenizer(ABC):
         """
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Like `encode`, for a prompt from the user. Raises UserError if the vocabulary cannot
-        represent the text, or if the text contains half of a surrogate pair."""
+        """Like `encode`, for a prompt from the user, whose line ends become `\\n` as those of files.
+        Raises UserError if the vocabulary cannot represent the text, or if the text contains half
+        of a surrogate pair."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             wrong = f"character {error.start}, {text[error.start : error.end]!a}"
             raise UserError(f"the prompt is not valid UTF-8: remove {wrong}") from None
-        return self.encode(text).tolist()
+        return self.encode(unix_lines(text)).tolist()
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
@@ -223,7 +224,7 @@ class CharTokenizer(Tokenizer):
         return self._encode(text, unknown_allowed=self.special_tokens)
 
     def encode_prompt(self, text: str) -> list[int]:
-        return self._encode(text, unknown_allowed=False).tolist()
+        return self._encode(unix_lines(text), unknown_allowed=False).tolist()
 
     def _encode(self, text: str, *, unknown_allowed: bool) -> np.ndarray:
         tokens = self._tokens[code_points(text)]
@@ -244,6 +245,10 @@ class CharTokenizer(Tokenizer):
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"kind": "char", "alphabet": self.alphabet}
         return state if self.special_tokens else state | {"special_tokens": False}
+
+
+def unix_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def splits_characters(tokenizer: Tokenizer, text: str) -> bool:
