@@ -13,8 +13,10 @@ from viewer_data import Elements
 
 import headscope
 from headscope.analysis.head_types import Thresholds
+from headscope.analysis.own_metrics import description
 from headscope.show.explore.models import Models
 from headscope.show.viewer.history import read_measured
+from headscope.trained import heads_file
 from headscope.trained.heads_file import FILE
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
@@ -125,3 +127,34 @@ def test_resumed_and_imported_have_the_names_of_their_measurement(script, run, s
     measured = headscope.load(resumed / "checkpoints/best.safetensors").stored_statistics
     imported = headscope.load(output).stored_statistics
     assert labels(imported(Thresholds())) == labels(measured(Thresholds()))
+
+
+def damage(entry, change):
+    name = next(iter(entry["metrics"]))
+    if change == "metric":
+        entry["metrics"][name][0][0] = 1e308
+    elif change == "uniform":
+        entry["uniform"][name] = 1e308
+    else:
+        entry[change] = {name: "\ud800"} if change == "descriptions" else "\ud800"
+
+
+@pytest.mark.parametrize("change", ["metric", "uniform", "descriptions", "source"])
+def test_heads_json_with_what_nobody_can_show_counts_as_damaged(run, tmp_path, change):
+    shutil.copytree(run, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    entries = heads_file.entries_in(folder)
+    for entry in entries.values():
+        damage(entry, change)
+    heads_file.write_entries(folder, entries)
+    loaded = headscope.load(tmp_path / "run")
+    assert loaded.stored_statistics() is None
+    assert len(in_page(loaded)) == len(in_explore(tmp_path / "run"))
+
+
+def test_a_docstring_with_half_of_a_surrogate_pair_can_be_shown():
+    def metric(weights, tokens):
+        raise NotImplementedError
+
+    metric.__doc__ = "Half \ud800 of a pair."
+    assert description(metric) == "Half ? of a pair."

@@ -1,14 +1,17 @@
 """The laws of exported tokenizers: other libraries give the same tokens and texts."""
 
+import json
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
-from headscope.conversion.tokenizer_files import tokenizer_files
+from headscope.conversion.tokenizer_files import read_tokenizer, tokenizer_files
 from headscope.data import tokenizer as tokenizers
 from headscope.data.ranks import encoded_below, merges_of_ranks
 from headscope.data.tokenizer import END_OF_TEXT, CharTokenizer
+from headscope.errors import UserError
 
 pytestmark = pytest.mark.slow
 
@@ -76,3 +79,12 @@ def test_ranks_without_merges_are_refused():
     assert merges_of_ranks(ranks) is None
     with pytest.raises(ValueError, match=r"cannot be written as a tokenizer\.json"):
         tokenizer_files(tokenizers.TiktokenTokenizer("bpe", ranks))
+
+
+def test_a_token_with_a_large_number_is_refused_before_the_library_writes_all_below(tmp_path):
+    content = json.loads(FILES["char"]["tokenizer.json"])
+    content["model"]["vocab"]["zz"] = 2**31
+    write("char", tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match="not numbered below"):
+        read_tokenizer(tmp_path)

@@ -47,9 +47,10 @@ def own_metrics(given: Mapping[str, HeadMetric | Part] | None) -> dict[str, Head
 
 
 def description(metric: HeadMetric) -> str:
-    """The first line of its docstring, or "". A part with keys is a `partial` of its function."""
+    """The first line of its docstring, or "". A part with keys is a `partial` of its function. Half
+    of a surrogate pair, which UTF-8 cannot encode, becomes a question mark."""
     text = getattr(metric, "func", metric).__doc__ or ""
-    return text.strip().partition("\n")[0][:MAX_TEXT]
+    return text.strip().partition("\n")[0][:MAX_TEXT].encode(errors="replace").decode()
 
 
 @torch.no_grad()

@@ -35,11 +35,8 @@ class TokenizersTokenizer(Tokenizer):
             content = json.loads(text) | {"truncation": None, "padding": None}
             self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
             self.library = Library.from_str(self.json)
-        self.ids = self.library.get_vocab()
-        self.tokens = max(self.ids.values(), default=-1) + 1
-        if not 0 < self.tokens <= MAX_VOCAB_SIZE:
-            raise UserError(f"{problem}: its tokens are not numbered below {MAX_VOCAB_SIZE:,}")
-        self.vocab_size = self.tokens
+        self.ids = ids_of(self.library)
+        self.vocab_size = self.tokens = max(self.ids.values()) + 1
         self.names = [self.library.id_to_token(number) or "" for number in range(self.tokens)]
         is_token = type(end_of_text) is int and 0 <= end_of_text < self.tokens
         if end_of_text is not None and not is_token:
@@ -78,6 +75,16 @@ class TokenizersTokenizer(Tokenizer):
     def state(self) -> dict[str, Any]:
         state = {"kind": "tokenizers", "json": self.json, "end_of_text": self.end_of_text}
         return state | {"vocab_size": self.vocab_size}
+
+
+def ids_of(library: Library) -> dict[str, int]:
+    """The id of each token, by its name. Raises UserError if one is too large: writing such a
+    tokenizer as JSON takes the library minutes."""
+    ids = library.get_vocab()
+    if not 0 <= max(ids.values(), default=-1) < MAX_VOCAB_SIZE:
+        problem = f"its tokens are not numbered below {MAX_VOCAB_SIZE:,}"
+        raise UserError(f"tokenizer.json cannot be used: {problem}")
+    return ids
 
 
 def steps_of(decoder: Any) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ def entries_in(folder: Path) -> dict[str, Any]:
     try:
         intact = zlib.crc32(content["heads"].encode()) == content["crc"]
         entries = json.loads(content["heads"]) if intact else {}
+        json.dumps(entries, ensure_ascii=False).encode()  # fails for half of a surrogate pair
     except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
         return {}
     return entries if isinstance(entries, dict) else {}
@@ -67,6 +68,9 @@ def statistics_of(entry: Any, model: GPT, thresholds: Thresholds | None) -> Head
             if len(name) <= MAX_TEXT and name not in ("layer", "head", "type", "step")
         }
         uniform = {str(name): float(value) for name, value in entry["uniform"].items()}
+        numbers = [torch.tensor([*uniform.values()], dtype=torch.float32), *metrics.values()]
+        if any(each.isinf().any() for each in numbers):  # also 1e308, which is too large
+            return None
         described = entry.get("descriptions", {}).items()
         unjudged = [str(name) for name in entry["unjudged"]]
         return HeadStatistics(
