@@ -17,12 +17,12 @@ export const HELP = {
   title: "Help",
   close: "Close",
   about: {
-    explore: "Type under “Your text”: “Next token” shows what the model expects after it, and “Which part decides” the heads "
-      + "without which it would say something else. Switch such a head off, and see the prediction change. ▶ Write "
-      + "continues the text, and ■ Stop ends this.",
-    heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a "
-      + "head to open its large “Attention map”, with one row per query and one column per key. “Attention lines” "
-      + "shows the same weights, and “Metrics of this head” what was measured.",
+    explore: "Type under “Your text”: “Next token” shows what the model expects after it, and “Which part decides” the "
+      + "heads without which it would say something else. Switch such a head off, or use “Copy from another text”, and "
+      + "see the prediction change. ▶ Write continues the text, and ■ Stop ends this.",
+    heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a head "
+      + "to open its large “Attention map”, with one row per query and one column per key. “Attention lines” shows the "
+      + "same weights, “Metrics of this head” what was measured, and “What L0H1 does elsewhere” other texts.",
     tokens: "Click a token of the text: the colours show where it looks and who looks at it. “What the model predicts” "
       + "then shows the tokens that the model expects after it, and what each layer and each head adds.",
     point: "Point at a word with a dotted line or at a control to read what it means. Esc closes this panel.",
@@ -189,7 +189,7 @@ export const WHY = {
   relative: (score, difference, mean, query, key) => [`The pairs add up to ${difference}: the score ${score} minus the mean of `
     + `all keys, ${mean}, which softmax ignores. A pair is a part of “`, query, "” times a part of “", key, "”. Click a head: why did it look there?"],
   byPlace: (key, back) => ["Mostly because “", key, `” is ${back}, whatever token it is.`],
-  noMost: "No pair adds more than half of the score.",
+  noMost: "No pair adds more than half of the sum.",
   andPlace: (back) => `, and because it is ${back}.`,
   places: (key, back, byToken, byPlace) => ["Token or place? That it is “", key, `” adds ${byToken} `
     + `(compared with all keys, if they were ${back}), and that it is ${back} adds ${byPlace} (compared with other places):`],
