@@ -75,8 +75,7 @@ class Activations:
     ) -> None:
         """Runs the model on tokens (T,) or (B, T), without dropout. Heads that are switched off now
         are off in the whole reading. The mean loss counts `answers` (see `counted_targets`). `step`
-        and `name` are those of the run; None is a step that is unknown. Raises UserError for more
-        than `block_size` tokens."""
+        and `name` are the run's, if known. Raises UserError for more than `block_size` tokens."""
         self.model, self.tokenizer = model, tokenizer
         self.answers, self.begun, self.step, self.name = answers, begun, step, name
         self.tokens = torch.as_tensor(tokens, device=model.device)

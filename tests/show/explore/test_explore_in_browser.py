@@ -33,6 +33,7 @@ from headscope.show.explore.models import Models
 pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 MINUS = "\N{MINUS SIGN}"
 TEXT, OTHER = "When Mary and John", "When John and Mary"
+PARTS = [TEXT[:end] for end in range(1, len(TEXT))]
 LONG = "incomprehensibilities counterrevolutionaries "
 EXAMPLES = [
     text
@@ -345,8 +346,8 @@ def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_
     assert page.one("select[aria-label='model']").get_attribute("value") == "this@10"
     assert sentences()[-2:] == said[-2:]
     page.type(TEXT[:1])
-    assert sentences() == []
-    assert "text of one token" in page.text(".deciders-card .quiet")
+    assert (sentences() == []) == (by == "mean")
+    assert ("text of one token" in page.text(".deciders-card .quiet")) == (by == "mean")
 
 
 def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:
@@ -492,9 +493,12 @@ def test_the_sentence_and_the_map_speak_of_one_head_unless_the_person_has_opened
 
 
 def test_the_token_that_is_asked_about_stays_when_the_step_changes(
-    page: ExplorePage, addresses: Any
+    page: ExplorePage, addresses: Any, folders: Any
 ) -> None:
-    page.open(addresses["letters"], x_text=TEXT)
+    kept = folders["letters"] / "checkpoints" / "step_000010.safetensors"
+    models = [headscope.load(folders["letters"]), headscope.load(kept)]
+    tops = {text: {int(each.logits(text)[-1].argmax()) for each in models} for text in PARTS}
+    page.open(addresses["letters"], x_text=next(text for text in PARTS if len(tops[text]) == 2))
     question = page.text(".deciders-card h3")
     slider = page.one("input[type=range]")
     for place in (1, 0, 1):
@@ -505,9 +509,7 @@ def test_the_token_that_is_asked_about_stays_when_the_step_changes(
         )
         page.ready()
         assert page.text(".deciders-card h3") == question
-    page.type("Mary")  # another question
-    page.ready()
-    assert page.text(".bars .ask[aria-pressed=true]") == "?"
+    page.type("Mary")  # another question: again the most likely token
     assert page.all(".ask")[0].get_attribute("aria-pressed") == "true"
 
 
@@ -525,9 +527,9 @@ def test_no_word_is_broken_beside_an_empty_bar(
     page.resize(width)
     page.open(addresses["long"], x_text=LONG, v_walk="L1H0.1.0")
     time.sleep(0.5)
+    assert page.script(BROKEN) == []
     words = [line[-2] for line in page.lines(".keys .row")]
     assert max(map(len, words)) > 20
-    assert page.script(BROKEN) == []
     assert page.script("return document.documentElement.scrollWidth") <= width
 
 
@@ -556,7 +558,7 @@ def test_the_name_of_the_model_is_not_cut(page: ExplorePage, folders: Any, tmp_p
       const { width } = context.measureText(arguments[0]);
       return [width, select.clientWidth];"""
     needed, width = page.script(shown, run.name)
-    assert needed + 12 < width
+    assert needed + 36 < width  # the arrow, and the dots of what follows
     assert page.script("return document.querySelector('header').scrollWidth") <= 1280
     other = page.one("select[aria-label='compare with']")
     assert other.size["width"] > 70
@@ -587,32 +589,30 @@ def test_a_held_head_is_not_opened_first_and_its_switch_says_so(
 def test_keys_are_buttons_and_mostly_is_said_above_half_of_the_score(
     page: ExplorePage, addresses: Any, folders: Any
 ) -> None:
-    loaded = headscope.load(folders["gpt2"])
-    reading = loaded.read(TEXT)
-    page.open(addresses["gpt2"], x_text=TEXT, v_walk="L1H0.9.9")
+    reading = headscope.load(folders["gpt2"]).read(TEXT)
     said = set()
-    for key in (0, 3, 5, 7, 8, 9):
-        numbers = [line[0] for line in page.lines(".keys button")]
-        if str(key) not in numbers:
-            continue
-        row = page.all(".keys button")[numbers.index(str(key))]
-        page.script("arguments[0].focus()", row)
-        Page.press(page, Keys.ENTER)
-        page.ready()
-        time.sleep(0.7)
-        assert f"L1H0.9.{key}" in page.browser.current_url
-        [marked] = page.lines(".keys .marked")
-        why = reading.why("L1H0", 9, key)
-        assert marked[0] == str(key)
-        assert float(marked[-1].split()[-1]) == pytest.approx(
-            float(reading.attention[1, 0, 9, key]), abs=6e-4
-        )
-        scores = [row["score"] for row in why.rows()]
-        largest = max(score * (1 if sum(scores) > 0 else -1) for score in scores)
-        mostly = page.text(".why-card .effect").startswith("Mostly")
-        assert mostly == (largest > abs(sum(scores)) / 2)
-        said.add(mostly)
-    assert said
+    for layer in (0, 1):
+        page.open(addresses["gpt2"], x_text=TEXT, v_walk=f"L{layer}H0.9.9")
+        keys = [int(line[0]) for line in page.lines(".keys button")]
+        assert len(keys) > 5
+        for key in keys[:5]:
+            place = [int(line[0]) for line in page.lines(".keys button")].index(key)
+            page.script("arguments[0].focus()", page.all(".keys button")[place])
+            Page.press(page, Keys.ENTER)
+            page.ready()
+            time.sleep(0.7)  # until the answer is there
+            assert f"L{layer}H0.9.{key}" in page.browser.current_url
+            [marked] = page.lines(".keys .marked")
+            assert int(marked[0]) == key
+            weight = float(reading.attention[layer, 0, 9, key])
+            assert float(marked[-1].split()[-1]) == pytest.approx(weight, abs=6e-4)
+            why = reading.why(f"L{layer}H0", 9, key)
+            scores = [row["score"] for row in why.rows()]
+            largest = max(score * (1 if sum(scores) > 0 else -1) for score in scores)
+            mostly = page.text(".why-card .effect").startswith("Mostly")
+            assert mostly == (largest > abs(sum(scores)) / 2)
+            said.add(mostly)
+    assert said == {True, False}
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])

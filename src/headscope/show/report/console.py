@@ -47,7 +47,7 @@ def print_report(
 def print_ablation(result: AblationResult) -> None:
     print(
         f"most important heads: change of the loss with the head replaced by {result.replace_by} "
-        f"(with all heads {result.loss:.4f} nats per token), and the largest induction of the others"
+        f"({result.loss:.4f} nats per token with all heads), and the largest induction of others"
     )
     induction = result.metrics.get("other_induction")  # not measured on very short texts
     for name, head, change in largest(result.metrics["loss_change"]):

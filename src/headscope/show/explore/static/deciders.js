@@ -125,7 +125,8 @@ export function createDeciders(parent, actions) {
       const row = ranked.find(({ part }) => part === ofPart.value) ?? ranked[0];
       const part = (ofPart.value || falls(row)) && row.part;
       return {
-        text: step, ...change(row), note: part ? `${part}: ${change(row).note}` : shares(row)[0],
+        text: step, ...change(row),
+        note: ofPart.value ? change(row).note : part ? `${part}: ${change(row).note}` : shares(row)[0],
         label: TEXTS.atStep(step, label, part, by, ...shares(row)),
         click: () => actions.change({ model }), marked: model === name,
       };
