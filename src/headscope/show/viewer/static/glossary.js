@@ -28,7 +28,7 @@ export const METRICS = {
   "jensen_shannon": "How different the attention maps of two heads are, from 0 to 1. A high value means that the two heads attend to different tokens.",
   "uniqueness": "How different the attention map of a head is from those of all other heads, from 0 to 1. A high value means that no other head attends to the same tokens.",
   "diversity": "Mean uniqueness of all heads, from 0 to 1. A high value means that the heads of the model differ from one another.",
-  "loss_change": "Loss without the head minus loss with the head, in nats per token. The output of the head is replaced by zero, or by its mean with “replace by=mean”. A high value means that the model needs the head.",
+  "loss_change": "Loss without the head minus loss with the head, in nats per token. The output of the head is replaced by zero, or by its mean if you choose so. A high value means that the model needs the head.",
   "loss_change_error": "Standard error of “loss change” over the validation windows, in nats per token. A high value means that “loss change” is uncertain.",
   "bits_per_byte_change": "The same change as “loss change”, in bits per byte. A high value means that the model needs the head.",
   "other_induction": "Largest value of “induction” among all other heads without the head, from -1 to 1. A high value means that other heads do induction without the head. A low value means that they need it.",
