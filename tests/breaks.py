@@ -62,6 +62,10 @@ show/viewer/static/roles.js
 - column === null ? 0 : costs[row][column] - prices[column]
 + 0
 > show/viewer/test_page_in_browser.py::test_each_head_is_compared_with_the_head_of_the_same_role_in_another_run
+# held heads have roles too
+- step.held[i] || other.held[j]
++ false
+> show/viewer/test_page_in_browser.py::test_a_held_head_has_no_role_and_is_not_opened_first
 analysis/examples.py
 # what moves is the value before the output projection
 - (value @ matrix.T).norm(dim=-1)
@@ -75,10 +79,6 @@ analysis/examples.py
 - (2 * part + 1) * len(places)
 + (2 * part) * len(places)
 > analysis/test_head_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
-# held heads have roles too
-- step.held[i] || other.held[j]
-+ false
-> show/viewer/test_page_in_browser.py::test_a_held_head_has_no_role_and_is_not_opened_first
 show/viewer/static/viewer.js
 # who asks why a head looks there has chosen it
 - if (walk.length > 0 && walk.at(-1).head !== shown.model.name) opens();
