@@ -67,6 +67,10 @@ show/viewer/static/roles.js
 - column === null ? 0 : costs[row][column] - prices[column]
 + 0
 > show/viewer/test_page_in_browser.py::test_each_head_is_compared_with_the_head_of_the_same_role_in_another_run
+# held heads have roles too
+- step.held[i] || other.held[j]
++ false
+> show/viewer/test_page_in_browser.py::test_a_held_head_has_no_role_and_is_not_opened_first
 analysis/examples.py
 # what moves is the value before the output projection
 - (value @ matrix.T).norm(dim=-1)
@@ -80,6 +84,26 @@ analysis/examples.py
 - (2 * part + 1) * len(places)
 + (2 * part) * len(places)
 > analysis/test_head_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
+show/viewer/static/viewer.js
+# who asks why a head looks there has chosen it
+- if (walk.length > 0 && walk.at(-1).head !== shown.model.name) opens();
++ if (walk.length > 0) opens();
+> show/explore/test_explore_in_browser.py::test_the_sentence_and_the_map_speak_of_one_head_unless_the_person_has_opened_another
+show/explore/static/explore.js
+# another step answers another question
+- else if (changes.model && current)
++ else if (false)
+> show/explore/test_explore_in_browser.py::test_the_token_that_is_asked_about_stays_when_the_step_changes
+show/explore/static/deciders.js
+# each step shows the part that decides there, whichever was asked for
+- ranked.find(({ part }) => part === ofPart.value) ?? ranked[0]
++ ranked[0]
+> show/explore/test_explore_in_browser.py::test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_step
+show/viewer/static/why.js
+# the largest pair explains a score, however small it is
+- value > Math.abs(total) / 2
++ value > 0
+> show/explore/test_explore_in_browser.py::test_keys_are_buttons_and_mostly_is_said_above_half_of_the_score
 show/viewer/static/elsewhere.js
 # the places of the query and the key in damaged data are not checked
 - isShort(marked) && marked.length === 2 && marked.every((at) => Object.hasOwn(labels, at))

@@ -1,4 +1,4 @@
-"""Makes printed text safe, prints without a terminal, and names other commands in messages."""
+"""Makes printed text safe, prints without a terminal, and names commands and steps in messages."""
 
 import os
 import re
@@ -26,6 +26,11 @@ def command(name: str, *words: str) -> str:
     if script.parent.name == "scripts" and script.is_file():
         return shlex.join(["python", str(script), *words])
     return shlex.join(["headscope", name, *words])
+
+
+def step_name(step: int | None) -> str:
+    """A training step in words. It is None for an imported model, whose training is unknown."""
+    return "imported" if step is None else f"step {step:,}"
 
 
 def printable(text: str, *, keep: str = "") -> str:

@@ -69,13 +69,13 @@ class Activations:
         *,
         answers: Answers | None = None,
         begun: bool = True,
-        step: int = 0,
+        step: int | None = 0,
         name: str = "",
         gradients: bool = False,
     ) -> None:
         """Runs the model on tokens (T,) or (B, T), without dropout. Heads that are switched off now
         are off in the whole reading. The mean loss counts `answers` (see `counted_targets`). `step`
-        and `name` are those of the run. Raises UserError for more than `block_size` tokens."""
+        and `name` are the run's, if known. Raises UserError for more than `block_size` tokens."""
         self.model, self.tokenizer = model, tokenizer
         self.answers, self.begun, self.step, self.name = answers, begun, step, name
         self.tokens = torch.as_tensor(tokens, device=model.device)
@@ -163,7 +163,8 @@ class Activations:
         """The entries of a snapshot's header that describe the first `length` tokens."""
         length = length or len(self.tokens)
         return {
-            "step": self.step,
+            "step": self.step or 0,
+            "imported": self.step is None,
             "labels": self.labels[:length],
             "text_tokens": len(self.tokens),
             "held": [int(held) for held in held_heads(self.model)],

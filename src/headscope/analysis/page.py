@@ -9,6 +9,7 @@ from headscope.analysis.why import explanation
 from headscope.show.viewer.history import history, read_header
 from headscope.show.viewer.page import attention_page
 from headscope.show.viewer.snapshot import Snapshot, tokens_within
+from headscope.terminal import step_name
 
 if TYPE_CHECKING:
     from headscope.analysis.reading import Reading
@@ -39,7 +40,7 @@ def page_of(
     """The text of attention.html, named after `reading`, with snapshots and losses by step. It
     opens at the last token, on the head that decides its prediction (see `Reading.deciders`), and
     explains why this head looks where it looks."""
-    step, captions = f"step {reading.step:,}", []
+    step, captions = step_name(reading.step), []
     start: dict[str, Any] = {}
     why: list[dict[str, Any]] = []
     last = len(snapshots[0].header["labels"]) - 1
@@ -47,8 +48,8 @@ def page_of(
     if head and head["probability"] - head["without"] >= DECISIVE:
         start = {"token": last, "head": head["part"]}
         with_it, without = (f"{100 * head[key]:.1f} %" for key in ("probability", "without"))
-        line = f"At {step}, the model expects “{head['token']}” after the text with {with_it}."
-        captions = [{"text": f"{line} Without {head['part']}, it is {without}."}]
+        line = f"The model ({step}) expects “{head['token']}” after the text with {with_it}."
+        captions = [{"text": f"{line} With {head['part']} at its mean, it is {without}."}]
         why = [explanation(reading, head["part"], last, None)]
     run = shown_run(reading.name, snapshots, losses, why)
     title = f"{reading.name}, {step}"

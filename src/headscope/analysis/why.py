@@ -213,7 +213,7 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     query, key = edge_of(reading, layer, number, query, key)
     block, seen = reading.model.blocks[layer], visible_keys(reading)[query].tolist()
     scores, weights = reading.scores_of(layer)[0], reading.attention[layer]
-    shown: dict[str, Any] = {"step": reading.step, "head": head, "query": query, "key": key}
+    shown: dict[str, Any] = {"step": reading.step or 0, "head": head, "query": query, "key": key}
     for name, rows in (("scores", scores), ("weights", weights)):
         values = zip(rows[number, query].tolist(), seen, strict=True)
         shown[name] = [value if is_seen else None for value, is_seen in values]

@@ -3,7 +3,7 @@
 import webbrowser
 
 from headscope.config.parse import Count, Texts
-from headscope.terminal import note
+from headscope.terminal import note, step_name
 
 
 def explore(
@@ -25,7 +25,7 @@ def explore(
     note("Loading the model and measuring its heads")
     models = Models(checkpoint, other, device, parts)
     for model in models.opened.values():
-        step, last = f"step {model.loaded.step:,}", model.last or 0
+        step, last = step_name(model.loaded.known_step), model.last or 0
         place = f"best ({step} of {last:,})" if last > model.loaded.step else step
         note(f"Exploring {model.loaded.path}, {place}")
     thread, address = serve(Explorer(models), host, port, allowed_hosts)

@@ -4,7 +4,7 @@ import itertools
 from typing import Literal
 
 from headscope.config.parse import Count, NonNegative, Positive, Texts
-from headscope.terminal import note, read_standard_input, write
+from headscope.terminal import note, read_standard_input, step_name, write
 
 
 def sample(
@@ -35,7 +35,7 @@ def sample(
     used = faster_precision(loaded.model) if precision == "auto" else precision
     model = in_precision(loaded.model, used)
     prompt = read_standard_input() if prompt == "-" else prompt
-    note(f"Sampling from {loaded.path}, step {loaded.step:,}, in {used}")
+    note(f"Sampling from {loaded.path}, {step_name(loaded.known_step)}, in {used}")
     # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
     loaded.tokenizer.encode_prompt(prompt)
     generated = generate_texts(

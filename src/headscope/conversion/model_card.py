@@ -26,6 +26,7 @@ def model_card(loaded: TrainedModel, *, load: str, checked: str) -> str:
     summary = read_summary(run) or {}
     results = {k: f"{round(v, 4):,}" for k, v in summary.items() if type(v) in (int, float)}
     types = heads_by_type(read_json(run / "analysis" / "heads.json"))
+    after = f"These are the weights after step {loaded.step:,}."
     made = "imported into" if imported else "trained with"
     return f"""---
 library_name: transformers
@@ -36,8 +37,8 @@ tags:
 # {escaped(config.name)}
 
 A language model with {loaded.model.parameter_count():,} parameters, {made} headscope, a project
-that trains small GPTs and shows what their attention heads do. These are the weights after step
-{loaded.step:,}.{" How it was trained is unknown." if imported else ""}
+that trains small GPTs and shows what their attention heads do.
+{"How it was trained is unknown." if imported else after}
 
 ## How to load it
 ```python

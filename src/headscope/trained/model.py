@@ -40,7 +40,7 @@ from headscope.data.windows import spread_windows
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
-from headscope.terminal import note
+from headscope.terminal import note, step_name
 from headscope.trained import heads_file
 from headscope.trained.ablations import ABLATION_WINDOWS, measure_ablation
 from headscope.trained.checkpoint import pick_device, read, sources, steps_of
@@ -84,7 +84,12 @@ class TrainedModel:
         layers, heads = len(self.model.blocks), self.model.attentions[0].heads
         sizes = f"{self.model.parameter_count():,} parameters, {layers} layers of {heads} heads"
         more = f"block_size {self.model.block_size}, vocabulary {self.tokenizer.vocab_size:,}"
-        return f"<TrainedModel {self.path}: step {self.step:,}, {sizes}, {more}>"
+        return f"<TrainedModel {self.path}: {step_name(self.known_step)}, {sizes}, {more}>"
+
+    @property
+    def known_step(self) -> int | None:
+        """`step`, or None for an imported model without it: its configuration has no steps."""
+        return self.step if self.step or self.config.trainer.max_steps else None
 
     @property
     def steps(self) -> list[int]:
@@ -158,7 +163,7 @@ class TrainedModel:
             self.tokenizer,
             answers=self.answers,
             begun=begun,
-            step=self.step,
+            step=self.known_step,
             name=self.config.name,
             gradients=gradients,
         )

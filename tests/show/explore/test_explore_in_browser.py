@@ -1,5 +1,6 @@
 """The page to play with, in a browser: each action, on a run and on a model of another tool."""
 
+import random
 import re
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pandas as pd
 import pytest
 import torch
 from checkpoint_files import copy_at_step, opened, save
@@ -22,6 +24,7 @@ from viewer_page import Keys, Page, percent
 import headscope
 from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.config.parts import build_part
+from headscope.conversion.imported import write_checkpoint
 from headscope.data.tokenizer import bpe, char
 from headscope.show.explore import server
 from headscope.show.explore.answers import Explorer
@@ -30,6 +33,8 @@ from headscope.show.explore.models import Models
 pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 MINUS = "\N{MINUS SIGN}"
 TEXT, OTHER = "When Mary and John", "When John and Mary"
+PARTS = [TEXT[:end] for end in range(1, len(TEXT))]
+LONG = "incomprehensibilities counterrevolutionaries "
 EXAMPLES = [
     text
     for name in ("sotu", "repeats", "names")
@@ -63,6 +68,24 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     saved(letters, sizes, tokenizer, data=data)
     copy_at_step(step.path, letters / "step_000010.safetensors", 10)
     found["letters"] = letters.parent
+    write_checkpoint(found["gpt2"] / "run", headscope.load(found["gpt2"]))
+    found["imported"] = found["gpt2"] / "run"
+    # So large that the page asks on request what decides, if the text is long enough.
+    found["large"] = saved(
+        tmp_path_factory.mktemp("large"),
+        "model.layers=8 model.heads=8 model.embed_dim=256 model.block_size=128",
+    ).path
+    save(opened(found["large"]) | {"examples": ["We the people"]}, found["large"])
+    tokenizer = bpe([LONG * 50], vocab_size=330)
+    sizes = "model.layers=2 model.block_size=32 model.embed_dim=64"
+    found["long"] = saved(tmp_path_factory.mktemp("long"), sizes, tokenizer).path
+    held = saved(tmp_path_factory.mktemp("held"), "model.layers=2 model.block_size=32").path
+    found["held"], content = held, opened(held)
+    heads, width = 4, 8
+    mask = (torch.arange(width) < width // heads).float()  # L0H0
+    name = "model.blocks.0.attention.out_proj.held"
+    content["tensors"] |= {f"{name}.mask": mask, f"{name}.values": torch.zeros(width)}
+    save(content, held)
     tokenizer = bpe([(ROOT / "README.md").read_text("utf-8")], vocab_size=400)
     for number, text in enumerate(EXAMPLES):
         found[text] = tmp_path_factory.mktemp(f"example_{number}")
@@ -269,40 +292,62 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     assert page.likely == plain
 
 
+@pytest.mark.parametrize(("by", "switched"), [("mean", "at its mean"), ("zero", "off")])
 def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_step(
-    page: ExplorePage, addresses: Any, folders: Any
+    page: ExplorePage, addresses: Any, folders: Any, by: Any, switched: str
 ) -> None:
-    page.open(addresses["letters"], x_text=TEXT, x_zero="L0H1", x_target="13")
+    """What is said names what replaces the part."""
+    page.open(addresses["letters"], x_text=TEXT, x_zero="L0H1", x_target="13", x_by=by)
     loaded = headscope.load(folders["letters"])
     kept = headscope.load(folders["letters"] / "checkpoints" / "step_000010.safetensors")
     with loaded.ablate(["L0H1"]), kept.ablate(["L0H1"]):
-        of_step = kept.deciders(TEXT, token=13).iloc[0]  # no part changes it by 1 %
-        deciders = loaded.deciders(TEXT, token=13)
-    first, last = deciders.iloc[0], deciders.iloc[-1]  # these two do
-    token, before = f"“{first['token']}”", percent(first["probability"])
-    least, most = percent(first["without"]), percent(last["without"])
-    said = [
-        f"without {first['part']}, {token} falls from {before} to {least}",
-        f"without {last['part']}, {token} rises from {before} to {most}",
-        f"step 7: {token} has {before}, and {least} without {first['part']}",
-        f"step 10: {token} has {percent(of_step['probability'])}",
-    ]
+        parts = kept.deciders(TEXT, token=13, by=by)
+        deciders = loaded.deciders(TEXT, token=13, by=by)
+    changed = (deciders["probability"] - deciders["without"]).abs() >= 0.01
+    falls = deciders["without"] < deciders["probability"]
+    listed = pd.concat([deciders[changed & falls], deciders[changed & ~falls][::-1]])[:6]
+    token, before = f"“{deciders['token'][0]}”", percent(deciders["probability"][0])
+    said = []
+    for row in listed.itertuples():
+        verb = "falls" if row.without < row.probability else "rises"
+        after = percent(row.without)
+        said.append(f"with {row.part} {switched}, {token} {verb} from {before} to {after}")
+    assert len(said) >= 2
+    first = len(said)
+    for step, table in ((7, deciders), (10, parts)):
+        row = table.iloc[0]
+        more = f", and {percent(row['without'])} with {row['part']} {switched}"
+        decides = row["probability"] - row["without"] >= 0.01
+        said.append(
+            f"step {step}: {token} has {percent(row['probability'])}{more if decides else ''}"
+        )
 
     def sentences() -> list[str]:
         time.sleep(0.5)
         labelled = page.all(".deciders-card .rows [aria-label]")
         return [each.get_attribute("aria-label") for each in labelled]
 
-    assert sentences() == said[:2]
+    assert sentences() == said[:first]
     assert "with L0H1 off" in page.text(".deciders-card .quiet")
+    assert page.text(".deciders-card .effect").endswith(f" {switched}.")
     page.press("Since")
     assert sentences() == said
+    for part in deciders["part"]:
+        page.select("part", part)
+        wanted = []
+        for step, table in ((7, deciders), (10, parts)):
+            [row] = table[table["part"] == part].to_dict("records")
+            shares = percent(row["probability"]), percent(row["without"])
+            text = "step {}: {} has {}, and {} with {} {}"
+            wanted.append(text.format(step, token, *shares, part, switched))
+        assert sentences()[first:] == wanted
+    page.select("part", "")
     page.click(page.all(".deciders-card .rows ~ .rows button")[1])
     assert page.one("select[aria-label='model']").get_attribute("value") == "this@10"
     assert sentences()[-2:] == said[-2:]
     page.type(TEXT[:1])
-    assert sentences() == []
-    assert "text of one token" in page.text(".deciders-card .quiet")
+    assert (sentences() == []) == (by == "mean")
+    assert ("text of one token" in page.text(".deciders-card .quiet")) == (by == "mean")
 
 
 def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> None:
@@ -386,6 +431,190 @@ def test_the_head_that_decides_is_opened_unless_the_person_has_chosen_one(
     assert opened() == "L0H1"
 
 
+SEQUENCES = [
+    ["why", "leave", "find", "type", "find"],
+    ["find", "why", "leave", "type", "find", "try"],
+    ["try", "why", "leave", "type", "find", "why", "leave"],
+    ["find", "why", "type", "leave", "find", "try", "why", "leave"],
+]
+
+
+@pytest.mark.parametrize("actions", SEQUENCES, ids=" ".join)
+def test_the_sentence_and_the_map_speak_of_one_head_unless_the_person_has_opened_another(
+    page: ExplorePage, addresses: Any, actions: list[str]
+) -> None:
+    letters = random.Random(0)
+
+    def settle() -> None:
+        time.sleep(0.3)
+        page.ready()
+        end = time.monotonic() + 60
+        while page.all(".deciders-card.asking"):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        time.sleep(0.7)  # until the URL is written
+
+    def act(action: str) -> None:
+        walks = page.one(".why-card").is_displayed()
+        if action == "why":
+            page.click(page.one(".map-card > .action"))
+        elif action == "leave" and walks:
+            Page.press(page, Keys.ESCAPE)
+        elif action == "find":
+            button = page.one(".deciders-card > button")
+            if button.is_displayed():
+                page.click(button)
+        elif action == "type" and not walks:
+            page.type("".join(letters.choices("abcdefgh ", k=64)))
+        elif action == "try" and not walks:
+            page.click(page.one(".tries button"))
+        settle()
+
+    def named() -> list[str]:
+        return re.findall(r"L\dH\d", page.text(".deciders-card .effect"))
+
+    page.open(addresses["large"], x_text="the " * 16)
+    said = set()
+    for action in actions:
+        act(action)
+        assert "v.head" not in page.browser.current_url
+        if not page.one(".why-card").is_displayed():
+            for head in named():
+                said.add(head)
+                assert page.text("h2").split()[0] == head, action
+    assert said
+    mine = next(number for number in range(64) if f"L{number // 8}H{number % 8}" not in said)
+    page.click(page.all(".grid button")[mine])
+    for action in actions:
+        act(action)
+        assert page.text("h2").split()[0] == f"L{mine // 8}H{mine % 8}" or action == "try"
+        if action == "try":  # an experiment is as new
+            break
+
+
+def test_the_token_that_is_asked_about_stays_when_the_step_changes(
+    page: ExplorePage, addresses: Any, folders: Any
+) -> None:
+    kept = folders["letters"] / "checkpoints" / "step_000010.safetensors"
+    models = [headscope.load(folders["letters"]), headscope.load(kept)]
+    tops = {text: {int(each.logits(text)[-1].argmax()) for each in models} for text in PARTS}
+    page.open(addresses["letters"], x_text=next(text for text in PARTS if len(tops[text]) == 2))
+    question = page.text(".deciders-card h3")
+    slider = page.one("input[type=range]")
+    for place in (1, 0, 1):
+        page.script(
+            "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))",
+            slider,
+            place,
+        )
+        page.ready()
+        assert page.text(".deciders-card h3") == question
+    page.type("Mary")  # another question: again the most likely token
+    assert page.all(".ask")[0].get_attribute("aria-pressed") == "true"
+
+
+BROKEN = """return [...document.querySelectorAll(".row")].filter((row) => {
+  const [name, bar] = [".token-name", ".share"].map((each) => row.querySelector(each));
+  return name?.getClientRects().length && bar && bar.clientWidth > 40
+    && name.clientHeight > 1.5 * parseFloat(getComputedStyle(name).lineHeight);
+}).map((row) => row.textContent);"""
+
+
+@pytest.mark.parametrize("width", [390, 1000, 1280, 1400])
+def test_no_word_is_broken_beside_an_empty_bar(
+    page: ExplorePage, addresses: Any, width: int
+) -> None:
+    page.resize(width)
+    page.open(addresses["long"], x_text=LONG, v_walk="L1H0.1.0")
+    time.sleep(0.5)
+    assert page.script(BROKEN) == []
+    words = [line[-2] for line in page.lines(".keys .row")]
+    assert max(map(len, words)) > 20
+    assert page.script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("heads", [4, 8])
+def test_a_phone_shows_all_heads(page: ExplorePage, addresses: Any, heads: int) -> None:
+    page.resize(390)
+    page.open(addresses["large" if heads == 8 else "run"], x_text=TEXT)
+    grid = page.one(".grid")
+    assert len(page.all(".grid > .head")) == heads
+    assert page.script("return arguments[0].scrollWidth <= arguments[0].clientWidth", grid)
+
+
+def test_the_name_of_the_model_is_not_cut(page: ExplorePage, folders: Any, tmp_path: Path) -> None:
+    """The name that a run has by default."""
+    run = tmp_path / "gpt_2026-11-29_12-16-59"
+    (run / "checkpoints").mkdir(parents=True)
+    for name, step in (("best", 7), ("step_000010", 10)):
+        file = folders["run"] / "checkpoints" / "best.safetensors"
+        copy_at_step(file, run / "checkpoints" / f"{name}.safetensors", step)
+    explorer = Explorer(Models(str(run), str(folders["other"]), "cpu"))
+    page.resize(1280, 720)
+    page.open(server.serve(explorer, host="127.0.0.1", port=0)[1], x_text=TEXT, x_other="other@300")
+    shown = """const select = document.querySelector("select[aria-label='model']");
+      const context = document.createElement("canvas").getContext("2d");
+      context.font = getComputedStyle(select).font;
+      const { width } = context.measureText(arguments[0]);
+      return [width, select.clientWidth];"""
+    needed, width = page.script(shown, run.name)
+    assert needed + 36 < width  # the arrow, and the dots of what follows
+    assert page.script("return document.querySelector('header').scrollWidth") <= 1280
+    other = page.one("select[aria-label='compare with']")
+    assert other.size["width"] > 70
+
+
+def test_an_imported_model_has_no_step(page: ExplorePage, addresses: Any, folders: Any) -> None:
+    for name in ("gpt2", "imported"):
+        page.open(addresses[name], x_text=TEXT)
+        shown = page.text("body") + page.text("select[aria-label='model']")
+        assert "step 0" not in shown
+        assert "imported" in page.moment
+        assert "step" not in repr(headscope.load(folders[name]))
+    assert "step 7" in repr(headscope.load(folders["run"]))
+
+
+def test_a_held_head_is_not_opened_first_and_its_switch_says_so(
+    page: ExplorePage, addresses: Any
+) -> None:
+    page.open(addresses["held"], x_text=TEXT)
+    assert page.text("h2").split()[0] != "L0H0"
+    assert "held" not in page.text(".way-of")
+    page.click(page.all(".grid button")[0])
+    assert page.text(".way-of") == "L0H0 held"
+    page.press("Why there?")
+    assert "held" in page.text(".why-card [role=status]")
+
+
+def test_keys_are_buttons_and_mostly_is_said_above_half_of_the_score(
+    page: ExplorePage, addresses: Any, folders: Any
+) -> None:
+    reading = headscope.load(folders["gpt2"]).read(TEXT)
+    said = set()
+    for layer in (0, 1):
+        page.open(addresses["gpt2"], x_text=TEXT, v_walk=f"L{layer}H0.9.9")
+        keys = [int(line[0]) for line in page.lines(".keys button")]
+        assert len(keys) > 5
+        for key in keys[:5]:
+            place = [int(line[0]) for line in page.lines(".keys button")].index(key)
+            page.script("arguments[0].focus()", page.all(".keys button")[place])
+            Page.press(page, Keys.ENTER)
+            page.ready()
+            time.sleep(0.7)  # until the answer is there
+            assert f"L{layer}H0.9.{key}" in page.browser.current_url
+            [marked] = page.lines(".keys .marked")
+            assert int(marked[0]) == key
+            weight = float(reading.attention[layer, 0, 9, key])
+            assert float(marked[-1].split()[-1]) == pytest.approx(weight, abs=6e-4)
+            why = reading.why(f"L{layer}H0", 9, key)
+            scores = [row["score"] for row in why.rows()]
+            largest = max(score * (1 if sum(scores) > 0 else -1) for score in scores)
+            mostly = page.text(".why-card .effect").startswith("Mostly")
+            assert mostly == (largest > abs(sum(scores)) / 2)
+            said.add(mostly)
+    assert said == {True, False}
+
+
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_an_experiment_begins_with_a_button_and_needs_no_scrolling(
     page: ExplorePage, addresses: Any, number: int
@@ -424,6 +653,15 @@ def test_hostile_text_is_text(page: ExplorePage, addresses: Any) -> None:
 def test_every_control_has_a_name_and_an_explanation(page: ExplorePage, addresses: Any) -> None:
     page.open(addresses["run"], x_text=TEXT, x_second=OTHER, x_zero="L0H1", x_other="other")
     assert page.unexplained() == []
+    words = page.script("return document.querySelector('dialog').textContent")
+    titles = page.script(
+        "return [...document.querySelectorAll('.card > :is(h3, summary)')]"
+        ".filter((title) => title.getClientRects().length).map((title) => title.textContent)"
+    )
+    assert "*" not in words
+    for title in titles:  # the help panel names each panel
+        found = re.sub(r"( working …| after “.*| “.*)$", "", title)
+        assert re.sub(r"L\dH\d", "L0H1", found) in words, title
     page.browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     kinds = ("button", "combobox", "textbox", "slider", "radio", "spinbutton")

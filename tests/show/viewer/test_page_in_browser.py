@@ -1,6 +1,7 @@
 """What attention.html shows and answers: texts, the cursor, clicks, the pointer, the URL, keys and
 comparisons and predictions. Opened from disk in a browser."""
 
+import re
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -221,6 +222,24 @@ def test_each_head_is_compared_with_the_head_of_the_same_role_in_another_run(ope
         assert f"{text}(difference of their metrics: {costs[head, other]:.2f})" in page.moment
         assert_compared(page, first[divmod(head, HEADS)], second[divmod(other, HEADS)])
     assert "the heads of run b at step 1,000 that have the same roles" in page.text(".grid-card")
+
+
+def test_a_held_head_has_no_role_and_is_not_opened_first(opened):
+    runs = small_run(steps=[0]), small_run("run b", steps=[0])
+    for made, head in zip(runs, (0, 2), strict=True):
+        made["history"]["steps"][0]["held"][head] = 1
+        made["history"]["steps"][0]["ratios"] = [0] * 6
+    page = opened(*runs)
+    assert page.heading.startswith("L0H1")
+    page.select("compare with", "role:run b")
+    partners = []
+    for head in range(6):
+        page.open_head(head)
+        if head == 0:
+            assert "No head has the same role as L0H0" in page.text(".notice")
+        else:
+            partners += re.findall("minus (L[0-9]H[0-9])", page.moment)
+    assert sorted(partners) == ["L0H0", "L0H1", "L1H0", "L1H1", "L1H2"]
 
 
 def test_a_run_with_shuffled_heads_does_not_differ_by_role(opened):

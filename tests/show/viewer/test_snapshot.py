@@ -264,7 +264,9 @@ def header(**changes) -> dict:
 def test_a_good_header_is_read_and_unknown_entries_are_dropped():
     expected = {"layout" if name == "parts" else name: value for name, value in GOOD.items()}
     del expected["format"]
+    expected["imported"] = False  # headers before this entry do not have it
     assert header(extra="x" * 1000) == json.loads(json.dumps(expected))
+    assert header(imported=True)["imported"]
     largest = [kind(arrays=[["x", "u1", [MAX_PART_BYTES]]])]
     assert header(parts=largest)["layout"] == largest
 

@@ -15,6 +15,7 @@ from headscope.show.explore.models import OpenModel
 from headscope.show.explore.protocol import Export, Reading
 from headscope.show.explore.reader import TOP, encode, likely
 from headscope.show.viewer.page import attention_page
+from headscope.terminal import step_name
 
 LISTED = 5
 """The number of tokens after each token in a table."""
@@ -33,7 +34,7 @@ def described(chosen: OpenModel, request: Reading) -> str:
     """The model and the switched heads in one line."""
     ways = (("off", request.zero), ("mean", request.mean), ("half", request.half))
     switched = [f"{head} {way}" for way, heads in ways for head in heads] or ["all heads on"]
-    return ", ".join([f"{chosen.title} step {chosen.loaded.step:,}", *switched])[:200]
+    return ", ".join([f"{chosen.title} {step_name(chosen.loaded.known_step)}", *switched])[:200]
 
 
 def explained(explorer: Explorer, request: Export) -> list[dict[str, Any]]:

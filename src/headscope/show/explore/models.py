@@ -88,7 +88,7 @@ class OpenModel:
             "name": self.name,
             "title": self.title,
             "path": str(self.loaded.path),
-            "step": self.loaded.step,
+            "step": self.loaded.known_step,
             "last": self.last,
             "parameters": model.parameter_count(),
             "layers": len(model.attentions),
@@ -140,7 +140,7 @@ class Models:
         if path.name == "best.safetensors":
             with suppress(UserError):  # there is no last.safetensors, or it is damaged
                 opened.last = checkpoint.read(path.with_name("last.safetensors")).step
-        self.listed[-1] |= {"step": opened.loaded.step, "last": opened.last}
+        self.listed[-1] |= {"step": opened.loaded.known_step, "last": opened.last}
         for step, file in checkpoint.steps_of(path).items() if in_run else ():
             stored = step
             with suppress(UserError):  # the message comes when the file is opened

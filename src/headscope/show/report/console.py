@@ -46,8 +46,8 @@ def print_report(
 
 def print_ablation(result: AblationResult) -> None:
     print(
-        "most important heads: change of the loss without the head (with all heads "
-        f"{result.loss:.4f} nats per token), and the largest induction of the others"
+        f"most important heads: change of the loss with the head replaced by {result.replace_by} "
+        f"({result.loss:.4f} nats per token with all heads), and the largest induction of others"
     )
     induction = result.metrics.get("other_induction")  # not measured on very short texts
     for name, head, change in largest(result.metrics["loss_change"]):
@@ -59,7 +59,7 @@ def print_ablation(result: AblationResult) -> None:
 def print_gradients(result: AblationResult) -> None:
     print(
         "most important heads by their gradients: importance, and the estimated change of the loss "
-        "without the head (nats per token)"
+        f"with the head replaced by {result.replace_by} (nats per token)"
     )
     for name, head, importance in largest(result.metrics["gradient_importance"]):
         print(f"{name}  {importance:.4f}  {result.metrics['loss_change_estimate'][head]:+.4f}")

@@ -53,6 +53,7 @@ def read_header(data: bytes) -> dict[str, Any]:
         "losses": _numbers(header.get("losses"), "losses", len(labels) - 1),
         "next": _numbers(header.get("next"), "next"),
         "held": _numbers(header.get("held"), "held", layers * heads),
+        "imported": header.get("imported") is True,
         "switched": _texts(header.get("switched"), "switched"),
         "layout": _layout(header.get("parts")),
     }

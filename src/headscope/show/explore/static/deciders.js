@@ -5,10 +5,9 @@ import { switchesOf } from "./address.js";
 import { api } from "./api.js";
 import { button } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
-import { card, explain, make, radios } from "./viewer/dom.js";
+import { card, explain, fill, labelled, make, radios } from "./viewer/dom.js";
 import { WORDS } from "./viewer/glossary.js";
 import { list, percentText } from "./viewer/next.js";
-import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 const LISTED = 6;
@@ -34,6 +33,7 @@ export function createDeciders(parent, actions) {
   const verdict = make(section, "p", { class: "effect" });
   const partRows = make(section, "div", { class: "rows" });
   const find = button(section, TEXTS.findDeciders, () => run(find, findParts));
+  const ofPart = labelled(section, TEXTS.ofPart, "select", { change: () => listSteps() });
   const stepRows = make(section, "div", { class: "rows" });
   const since = button(section, TEXTS.since, () => run(since, findSteps));
   const status = make(section, "p", { class: "notes", role: "status" });
@@ -41,8 +41,7 @@ export function createDeciders(parent, actions) {
   let by = "mean"; // what replaces the output of a part
   let asked = ""; // the question that the list answers
   let asking = null; // ends the request that is on its way
-  let decider = null; // the first head of the list
-  let found = []; // what decides at the kept steps
+  let found = []; // the parts at the kept steps, ranked
 
   /** Runs the work of a button, and says how it ends. */
   async function run(asker, work) {
@@ -92,18 +91,17 @@ export function createDeciders(parent, actions) {
     const [head] = parts.filter(isHead).sort((a, b) => change(b).share - change(a).share);
     const decides = falls(head) && head.without <= DECISIVE * head.probability;
     const say = decides ? TEXTS.decides : rises(head) ? TEXTS.holdsBack : TEXTS.noneDecides;
-    listParts(listed.slice(0, LISTED), say(head.part, ...shares(head).map((share) => share.replace(" ", "\u00a0"))));
+    const words = say(head.part, by, ...shares(head).map((share) => share.replace(" ", "\u00a0")));
+    listParts(listed.slice(0, LISTED), words);
     since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
-    decider = parts.filter(falls).find(isHead)?.part;
-    actions.suggest(decider);
+    actions.suggest(words.includes(head.part) ? head.part : null);
   }
 
   async function findSteps(signal) {
     found = [];
     for (const { name, step } of keptSteps(main.about)) {
-      const at = COMMON.step(stepText(step));
-      const [first] = await partsOf(name, signal, `${at}, `);
-      found.push({ model: name, step: at, ...first });
+      const at = COMMON.step(step);
+      found.push({ model: name, step: at, parts: await partsOf(name, signal, `${at}, `) });
       listSteps();
     }
   }
@@ -113,18 +111,26 @@ export function createDeciders(parent, actions) {
     verdict.textContent = says;
     list(partRows, parts.map((row) => ({
       text: row.part, ...change(row), click: isHead(row) ? () => actions.open(row.part) : undefined,
-      label: TEXTS.without(row.part, label, falls(row), ...shares(row)),
+      label: TEXTS.effectOf(row.part, by, label, falls(row), ...shares(row)),
       tip: isHead(row) ? undefined : WORDS["feed-forward"],
     })));
   }
 
   function listSteps() {
-    const { about: { name }, answer: { target: { id, label } } } = main;
-    list(stepRows, found.map((row) => ({
-      text: row.step, ...change(row), note: falls(row) ? `${row.part}: ${change(row).note}` : shares(row)[0],
-      label: TEXTS.atStep(row.step, label, falls(row) && row.part, ...shares(row)),
-      click: () => actions.change({ model: row.model, target: id }), marked: row.model === name,
-    })));
+    const { about: { name }, answer: { target: { label } } } = main;
+    const parts = (found.at(-1)?.parts ?? []).map(({ part }) => [part, part]);
+    ofPart.parentElement.hidden = found.length === 0;
+    fill(ofPart, { "": [["", TEXTS.firstPart], ...parts] }, ofPart.value);
+    list(stepRows, found.map(({ model, step, parts: ranked }) => {
+      const row = ranked.find(({ part }) => part === ofPart.value) ?? ranked[0];
+      const part = (ofPart.value || falls(row)) && row.part;
+      return {
+        text: step, ...change(row),
+        note: ofPart.value ? change(row).note : part ? `${part}: ${change(row).note}` : shares(row)[0],
+        label: TEXTS.atStep(step, label, part, by, ...shares(row)),
+        click: () => actions.change({ model }), marked: model === name,
+      };
+    }));
   }
 
   function show(state, newest) {
@@ -137,14 +143,11 @@ export function createDeciders(parent, actions) {
     [main, asked, by] = [newest, question, state.by];
     heading.replaceChildren(...TEXTS.decidersOf(target.label));
     listSteps();
-    if (isSame) {
-      actions.suggest(decider);
-      return;
-    }
-    decider = null;
+    if (isSame) return;
+    actions.suggest(null);
     const isShort = by === "mean" && history.labels.length < 2;
     showBy(by);
-    explain(heading, TEXTS.aboutDeciders(TEXTS.replacements[by]));
+    explain(heading, TEXTS.aboutDeciders(by));
     about.textContent = isShort ? TEXTS.noMean : heads.length ? TEXTS.withHeads(heads) : "";
     status.textContent = "";
     find.hidden = isShort || !isLarge(main);

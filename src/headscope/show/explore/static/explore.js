@@ -17,15 +17,18 @@ import { createWriting } from "./writing.js";
 
 const address = createAddress(window, "x.", codec);
 let chosen = true; // whether the person has chosen the opened head
+let suggested = null; // the head of which the page says that it decides, or null
 const viewAddress = createAddress(window, "v.", {
-  fromTexts,
+  fromTexts: (texts) => {
+    chosen = "head" in texts;
+    return fromTexts(texts);
+  },
   toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
 const answers = {}; // promises of what is asked for once
 let state = address.read();
 let view = viewAddress.read(); // the state of the viewer
 let follow = view.token === null; // whether the selected token is the last one
-chosen = view.head !== null;
 let main = null; // the reading that is shown
 let reference = null; // a second reading to compare `main` with: all heads on, or another model
 let reading = null; // ends the requests for the newest reading
@@ -85,20 +88,19 @@ function change(changes, undoable = false) {
     state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = retyped = true;
   }
-  const before = runOf(state.model);
+  if (runOf(changes.model ?? state.model) !== runOf(state.model)) follow = true; // another tokenizer may give other tokens
+  else if (changes.model && current) state = { ...state, target: main.answer.target.id }; // another step: the same question
   state = { ...state, ...changes };
-  if (runOf(state.model) !== before) follow = true; // another tokenizer may give other tokens
   return update();
 }
 
-/** Begins an experiment: its text, its other text, and the head to open, by default the one that decides.
-    If it is `early`, shows at the first kept step how likely that is what the model says later. */
-async function start({ text, second = "", head = null, early = false }) {
-  chosen = head !== null;
-  if (head) viewer.change({ head });
+/** Begins an experiment: its text, and its other text. The head that decides is opened. If it is `early`,
+    shows at the first kept step how likely that is what the model says later. */
+async function start({ text, second = "", early = false }) {
+  chosen = false;
   await change({ ...switchesOf(EMPTY), copies: [], model: runOf(state.model), text, second }, true);
   if (early && current && state.text === text) {
-    await change({ model: keptSteps(main.about)[0].name, target: main.answer.target.id });
+    await change({ model: keptSteps(main.about)[0].name });
   }
 }
 
@@ -285,15 +287,17 @@ function open(head) {
   viewer.change({ head });
 }
 
-/** Opens the head that decides, unless the person has chosen one. */
+/** Opens the head of which the page says that it decides, unless the person has chosen one, or follows a walk. */
 function suggest(head) {
-  if (!chosen && head && head !== view.head) viewer.change({ head });
+  suggested = head;
+  if (!chosen && head && head !== view.head && view.walk.length === 0) viewer.change({ head });
 }
 
 /** The viewer has another state: the user may have selected another token or head. */
 function viewChanged(changed) {
   const before = view;
   view = changed;
+  suggest(suggested); // a walk may have ended
   if (changed.head !== before.head) {
     switches.show(state, main, reference, changed.head);
     patch.show(state, main, view);

@@ -2,7 +2,6 @@
 
 import { button } from "./controls.js";
 import { explain, fill, labelled, make } from "./viewer/dom.js";
-import { stepText } from "./viewer/scales.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** The run of a model, or of a kept step such as this@100. */
@@ -35,8 +34,8 @@ export function createModels(parent, actions) {
       slider.parentElement.hidden = steps.length < 2;
       slider.max = steps.length - 1;
       slider.value = kept.findIndex(({ step }) => step === main.about.step);
-      slider.setAttribute("aria-valuetext", COMMON.step(stepText(main.about.step)));
-      slider.previousSibling.data = COMMON.step(stepText(main.about.step));
+      slider.setAttribute("aria-valuetext", COMMON.step(main.about.step));
+      slider.previousSibling.data = COMMON.step(main.about.step);
       const { parameters, layers, heads, block_size: block, vocab_size: size, path } = main.about;
       explain(title, TEXTS.about({ parameters, layers, heads, block, size, path }));
     },

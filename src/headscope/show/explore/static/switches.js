@@ -6,7 +6,7 @@ import { button, disable, redraw } from "./controls.js";
 import { percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";
-import { EXPLORE as TEXTS } from "./viewer/texts.js";
+import { EXPLORE as TEXTS, HEADS } from "./viewer/texts.js";
 
 const CHIPS = 40; // groups of switched heads that are listed
 const ALL_ON = switchesOf(EMPTY);
@@ -36,7 +36,6 @@ export function createSwitches(parent, actions) {
   section.hidden = true; // until a text is read
   const buttons = make(section, "div", { class: "buttons" });
   const ways = make(buttons, "fieldset", { class: "views" });
-  const legend = make(ways, "legend", { class: "hidden" });
   const title = make(ways, "span", { class: "way-of" });
   explain(title, TEXTS.aboutSwitches);
   const showWay = radios(ways, "way", TEXTS.ways, (way) => set([opened], way));
@@ -119,8 +118,9 @@ export function createSwitches(parent, actions) {
       [state, main, reference, head] = shown;
       section.hidden = false;
       opened = every().includes(head) ? head : opened;
-      legend.textContent = TEXTS.wayOf(opened);
-      title.textContent = opened;
+      ways.setAttribute("aria-label", TEXTS.wayOf(opened));
+      const isHeld = main.answer.history.steps[0].held[every().indexOf(opened)];
+      title.textContent = isHeld ? `${opened} ${HEADS.held}` : opened;
       showWay(wayOf(opened));
       alone.textContent = TEXTS.alone(opened);
       layer.textContent = TEXTS.layer(opened.split("H")[0]);

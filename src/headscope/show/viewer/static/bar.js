@@ -12,8 +12,7 @@ export function createBar(parent, actions, { options: offered, chosen, choose } 
   const chooser = (text, change) => labelled(bar, text, "select", { change: ({ target }) => change(target.value) });
   const run = chooser(TEXTS.run, actions.changeRun);
   const text = chooser(TEXTS.text, (chosen) => actions.change({ text: chosen }));
-  const views = make(bar, "fieldset", { class: "views" });
-  make(views, "legend", { class: "hidden" }, TEXTS.view);
+  const views = make(bar, "fieldset", { class: "views", "aria-label": TEXTS.view });
   const showView = radios(views, "view", TEXTS.views, (view) => actions.change({ view }));
   const other = chooser(TEXTS.compare, (compare) => choose(compare) || actions.change({ compare }));
 

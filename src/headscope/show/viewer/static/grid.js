@@ -128,15 +128,18 @@ export function createGrid(parent, actions) {
     },
 
     paint({ thumbnails, otherThumbnails, view, comparison }) {
-      const others = cells.map((_, number) => comparison?.roles?.[number].head ?? number);
-      const shown = [cells, thumbnails, otherThumbnails, view, others.join()];
+      const others = cells.map((_, number) => comparison?.roles?.[number] ?? { head: number });
+      const shown = [cells, thumbnails, otherThumbnails, view, others.map(({ head }) => head).join()];
       if (shown.every((value, i) => value === painted[i])) return;
       painted = shown;
       const { side, bytes } = thumbnails;
       const area = side * side;
       const start = view === "shares" ? cells.length * area : 0;
-      const values = Float32Array.from({ length: cells.length * area }, (_, at) =>
-        (bytes[start + at] - (otherThumbnails?.bytes[start + others[Math.floor(at / area)] * area + (at % area)] ?? 0)) / 255);
+      const values = Float32Array.from({ length: cells.length * area }, (_, at) => {
+        const { head, difference = 0 } = others[Math.floor(at / area)];
+        if (difference > 1) return 0; // no head has the same role
+        return (bytes[start + at] - (otherThumbnails?.bytes[start + head * area + (at % area)] ?? 0)) / 255;
+      });
       const scale = otherThumbnails ? differences(reachOf(values)) : WEIGHTS;
       const columns = atlasColumns();
       const rows = Math.ceil(cells.length / columns);

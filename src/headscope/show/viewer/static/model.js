@@ -20,7 +20,7 @@ export async function modelOf(store, runs, state) {
   const step = stepOf(history, index);
   const name = headName(opened, history.heads);
   const run = runText(chosen.state.run, history, step);
-  const at = COMMON.step(stepText(step.step));
+  const at = COMMON.step(history.imported ? null : step.step);
   const loss = lossText(step.step, history.loss);
   const change = own(step.metrics, "loss_change")?.[opened];
   return {
@@ -71,7 +71,8 @@ async function choose(store, runs, state) {
   const { steps, heads, labels } = history;
   const index = state.step === null ? steps.length - 1 : nearest(numbersOf(steps), state.step);
   const last = stepOf(history, steps.length - 1);
-  const best = last.ratios.reduce((top, ratio, head) => (ratio > last.ratios[top] ? head : top), 0);
+  const ratios = last.ratios.map((ratio, head) => (last.held[head] ? -1 : ratio ?? 0));
+  const best = ratios.indexOf(Math.max(...ratios));
   const isEdge = ({ head, query, key }) => headNumber(head, history) !== null && query < labels.length && key <= query;
   const walk = state.walk.every(isEdge) ? state.walk : [];
   const opened = headNumber(walk.at(-1)?.head ?? state.head, history) ?? best;
@@ -95,7 +96,7 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     comparison.index = nearest(numbersOf(history.steps), Number(value) || 0);
     const { step } = history.steps[comparison.index];
     comparison.value = String(step);
-    comparison.what = COMMON.step(stepText(step));
+    comparison.what = COMMON.step(step);
   } else if (kind === "head") {
     comparison.opened = headNumber(value, history);
     if (comparison.opened === null) return refuse(COMPARE.noHead(value));
@@ -117,6 +118,7 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     comparison.all = COMPARE.theirRoles(comparison.what);
     comparison.roles = sameRoles(stepOf(history, index), comparison.step);
     const { head, difference } = comparison.roles[opened];
+    if (difference > 1) return refuse(COMPARE.noRole(headName(opened, history.heads)));
     comparison.opened = head;
     comparison.what = COMPARE.headOf(headName(head, history.heads), comparison.what);
     comparison.note = COMPARE.sameRole(comparison.what, headName(opened, history.heads), difference.toFixed(2));

@@ -75,8 +75,8 @@ export function createNext(parent, actions) {
   };
   const steps = block("steps", TEXTS.about.steps, TEXTS.steps);
   const likely = block("likely", TEXTS.about.likely, TEXTS.likely);
-  const lens = block("lens", WORDS["logit lens"], TEXTS.lens);
-  const heads = block("heads", WORDS["direct effect"]);
+  const lens = block("lens", WORDS["Layer by layer, logit lens"], TEXTS.lens);
+  const heads = block("heads", WORDS["What heads add directly, direct effect"]);
   const raised = block("raised", TEXTS.about.raised);
   const canvas = make(steps.rows, "canvas", { role: "img" });
   let current = null;

@@ -9,7 +9,7 @@ const percent = (share) => `${100 * share} %`;
 export const COMMON = {
   title: "Attention",
   pageTitle: "Attention heads",
-  step: (step) => `step ${step}`,
+  step: (step) => (step === null ? "imported" : `step ${step.toLocaleString(LOCALE)}`), // null: it is unknown
   minus: "minus",
 };
 
@@ -17,13 +17,14 @@ export const HELP = {
   title: "Help",
   close: "Close",
   about: {
-    explore: "Type a text: “Next token” shows what the model expects after it, and “Which part decides” the heads "
-      + "without which it would say something else. Switch such a head off, and see the prediction change. ▶ Write "
-      + "continues the text, and ■ Stop ends this.",
-    heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a "
-      + "head to open its large map, with one row per query and one column per key.",
-    tokens: "Click a token of the text: the colours show where it looks and who looks at it. The page then says what "
-      + "the model predicts after this token, and what each layer and each head adds.",
+    explore: "Type under “Your text”: “Next token” shows what the model expects after it, and “Which part decides” the "
+      + "heads without which it would say something else. Switch such a head off, or use “Copy from another text”, and "
+      + "see the prediction change. ▶ Write continues the text, and ■ Stop ends this.",
+    heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a head "
+      + "to open its large “Attention map”, with one row per query and one column per key. “Attention lines” shows the "
+      + "same weights, “Metrics of this head” what was measured, and “What L0H1 does elsewhere” other texts.",
+    tokens: "Click a token of the text: the colours show where it looks and who looks at it. “What the model predicts” "
+      + "then shows the tokens that the model expects after it, and what each layer and each head adds.",
     point: "Point at a word with a dotted line or at a control to read what it means. Esc closes this panel.",
   },
   lists: { words: "Words and signs", explore: "Controls of this page", names: "Names of heads", metrics: "Metrics" },
@@ -76,6 +77,7 @@ export const COMPARE = {
   sameRole: (what, head, difference) =>
     `${what}, which has the same role as ${head} (difference of their metrics: ${difference})`,
   theirRoles: (run) => `the heads of ${run} that have the same roles`,
+  noRole: (head) => `No head has the same role as ${head}: held heads have none.`,
   noHead: (head) => `There is no head ${head} to compare with.`,
   noRun: (run) => `There is no run ${run} to compare with.`,
   otherHeads: (run) => `Run ${run} cannot be compared: it has another number of heads.`,
@@ -153,16 +155,15 @@ export const LINES = {
 };
 
 export const WHY = {
-  title: "Why it looks there",
+  title: "Why there?",
   walk: "A step of the walk from head to head",
   close: "×",
   closes: "Close (Esc)",
   edge: (head, query, key) => `${head}: ${query} → ${key}`,
   why: (head, query, key, hardly) => [`Why ${head} ${hardly ? "hardly " : ""}looks from “`, query, "” to “", key, "”"],
-  switched: (head) => `${head} is switched: this is how it looks, and not what it now adds.`,
+  switched: (head) => `${head} is switched or held: this is how it looks, and not what it now adds.`,
   oneKey: "This token sees only itself, so its weight is 1.",
   needsModel: "This page has the weights, but not the model, which is needed to explain them: open the run with explore.",
-  columns: ["key", "score", "weight"],
   score: "Query times key is the score",
   multiplied: (query, key, size) => ["The query of “", query, "” and the key of “", key, `” have ${size} numbers each:`],
   bars: "query, key and their products",
@@ -172,8 +173,9 @@ export const WHY = {
   weight: "Softmax turns scores into weights",
   softmax: (query, seen, hidden) => ["“", query, `” sees ${count(seen, "key")}`,
     hidden ? `; the mask hides ${count(hidden, "later token")}. ` : ". ",
-    "Softmax turns their scores into weights, which add up to 1:"],
+    "Softmax turns their scores into weights, which add up to 1 (score → weight):"],
   others: (number) => count(number, "other key"),
+  keyTip: (key) => `why it looks at “${key}”`,
   value: "The weighted value is added",
   moved: (key, weight, query) => ["The value of “", key, `”, times ${weight}, is added at “`, query,
     "”. Later layers may read it. Directly, it raises most:"],
@@ -187,6 +189,7 @@ export const WHY = {
   relative: (score, difference, mean, query, key) => [`The pairs add up to ${difference}: the score ${score} minus the mean of `
     + `all keys, ${mean}, which softmax ignores. A pair is a part of “`, query, "” times a part of “", key, "”. Click a head: why did it look there?"],
   byPlace: (key, back) => ["Mostly because “", key, `” is ${back}, whatever token it is.`],
+  noMost: "No pair adds more than half of the sum.",
   andPlace: (back) => `, and because it is ${back}.`,
   places: (key, back, byToken, byPlace) => ["Token or place? That it is “", key, `” adds ${byToken} `
     + `(compared with all keys, if they were ${back}), and that it is ${back} adds ${byPlace} (compared with other places):`],
@@ -247,11 +250,11 @@ export const NEXT = {
 };
 
 export const EXPLORE = {
-  title: "headscope explore",
+  title: "headscope",
   noAnswer: "The server of this page does not answer. Is it still running?",
   refused: (status) => `The server answered with the error ${status}.`,
-  model: ({ title, step, last }) => `${title}, ${last > step ? "best (" : ""}step ${step.toLocaleString(LOCALE)}`
-    + (last > step ? ` of ${last.toLocaleString(LOCALE)})` : ""),
+  model: ({ title, step, last }) =>
+    `${title}, ${last > step ? `best (${COMMON.step(step)} of ${last.toLocaleString(LOCALE)})` : COMMON.step(step)}`,
   thisModel: "this model",
   allHeadsOn: "all heads on",
   compared: "compared",
@@ -299,23 +302,26 @@ export const EXPLORE = {
 
   deciders: "Which part decides",
   decidersOf: (token) => ["Which part decides “", token, "”"],
-  aboutDeciders: (by) => `The probability of this token, and its probability when a part's output is replaced by ${by}.`,
+  aboutDeciders: (by) => `The probability of this token, and its probability with one part ${EXPLORE.switchedBy[by]}.`,
   by: "What replaces the output of a part",
-  bys: { mean: "mean", zero: "zero" },
-  replacements: { mean: "its mean over the text", zero: "zero" },
+  bys: { mean: "mean", zero: "off" },
+  switchedBy: { mean: "at its mean", zero: "off" },
   withHeads: (heads) => `Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
   layerOf: (layer, layers) => `layer ${layer} of ${layers}`,
-  without: (part, token, falls, before, after) =>
-    `without ${part}, “${token}” ${falls ? "falls" : "rises"} from ${before} to ${after}`,
-  decides: (head, before, after) => `Of the heads, ${head} matters most: ${before} → ${after} without it.`,
-  holdsBack: (head, before, after) => `Of the heads, ${head} holds it back most: ${before} → ${after} without it.`,
-  noneDecides: (head, before, after) => `No single head decides${
-    before === after ? "." : `: ${before} → ${after} without ${head}.`}`,
+  effectOf: (part, by, token, falls, before, after) =>
+    `with ${part} ${EXPLORE.switchedBy[by]}, “${token}” ${falls ? "falls" : "rises"} from ${before} to ${after}`,
+  decides: (head, by, before, after) => `Of the heads, ${head} matters most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`,
+  holdsBack: (head, by, before, after) =>
+    `Of the heads, ${head} holds it back most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`,
+  noneDecides: (head, by, before, after) => `No single head decides${
+    before === after ? "." : `: ${before} → ${after} with ${head} ${EXPLORE.switchedBy[by]}.`}`,
   since: "Since which step?",
-  atStep: (step, token, part, before, after) =>
-    `${step}: “${token}” has ${before}${part ? `, and ${after} without ${part}` : ""}`,
+  ofPart: "part",
+  firstPart: "the first one at each step",
+  atStep: (step, token, part, by, before, after) =>
+    `${step}: “${token}” has ${before}${part ? `, and ${after} with ${part} ${EXPLORE.switchedBy[by]}` : ""}`,
 
   switches: "Switch heads",
   aboutSwitches: "Click a head to choose it. Off replaces its output by zero, mean by its mean over this text.",
@@ -371,9 +377,9 @@ export const EXPERIMENTS = [
   {
     text: "My fellow citizens",
     title: "2 The same seed without a layer",
-    vocabulary: 300, layers: 2, head: "L1H0",
-    task: "Press “layer L1”, and then “Write both from the same seed”. Are both texts English? How much "
-      + "does layer 1 matter?",
+    vocabulary: 300, layers: 2,
+    task: "Click a head of layer L1, press “layer L1”, and then “Write both from the same seed”. Are both texts "
+      + "English? How much does layer 1 matter?",
   },
   {
     text: "QxBnEaPfLQxBnEaPfL",

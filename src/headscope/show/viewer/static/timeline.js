@@ -126,7 +126,7 @@ export function createTimeline(parent, actions) {
     const step = steps()[stepAt(event)];
     const value = metricText(own(step.metrics, metric)?.[head]);
     tip.textContent = [titleOf(step, head, history.heads), `${metric.replaceAll("_", " ")} ${value}`,
-      COMMON.step(stepText(step.step))].join(" · ");
+      COMMON.step(step.step)].join(" · ");
     const { left, top } = chart.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(event.clientX - left + 12, chart.clientWidth - tip.offsetWidth))}px`;
     tip.style.top = `${event.clientY - top - tip.offsetHeight - 10}px`;

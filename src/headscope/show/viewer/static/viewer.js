@@ -101,12 +101,12 @@ export function createViewer(root, options) {
 
   /** Explains why the opened head looks from a query (default: the selected token) to a key (default: the strongest). */
   function why(query = shown.model.kept ?? shown.model.tokens - 1, key = null) {
-    opens();
     follow([{ head: shown.model.name, query, key }]);
   }
 
   /** Shows the last edge of a walk from one head to another, or no longer explains any. */
   function follow(walk) {
+    if (walk.length > 0 && walk.at(-1).head !== shown.model.name) opens();
     change({ walk, ...(walk.length > 0 && { head: walk.at(-1).head }) });
   }
 

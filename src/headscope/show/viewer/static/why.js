@@ -47,7 +47,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   const summed = make(scoreBox, "p");
   const weightBox = block(calculation, TEXTS.weight);
   const softmax = make(weightBox, "p");
-  const keyRows = make(weightBox, "table", { class: "keys" });
+  const keyRows = make(weightBox, "div", { class: "rows keys" });
   const valueBox = block(calculation, TEXTS.value);
   const moved = make(valueBox, "p");
   const raised = make(valueBox, "div", { class: "rows" });
@@ -78,7 +78,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     const hardly = answer && answer.weights[edge.key] < HARDLY / seen.length;
     heading.replaceChildren(...TEXTS.why(edge.head, query(), key(), hardly));
     problem.textContent = !answer ? TEXTS.needsModel : answer.problem
-      ?? (history.switched.includes(edge.head) ? TEXTS.switched(edge.head) : seen.length < 2 ? TEXTS.oneKey : "");
+      ?? (history.switched.includes(edge.head) || model.step.held[model.opened] ? TEXTS.switched(edge.head) : seen.length < 2 ? TEXTS.oneKey : "");
     scoreBox.hidden = !answer?.pairs;
     partsBox.hidden = !answer?.pairs || seen.length < 2;
     valueBox.hidden = !answer?.raised;
@@ -119,24 +119,20 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   }
 
   /** The keys with the largest weights, with their scores before and their weights after softmax. */
-  function showKeys({ labels, own }, { query, key }, answer) {
-    const weights = row(own, query).map(([token, weight]) => [token, answer ? answer.weights[token] ?? 0 : weight]);
-    const listed = new Set([...strongest(weights, KEYS).map(([token]) => token), key]);
+  function showKeys({ state: { walk }, labels, own }, edge, answer) {
+    const weights = row(own, edge.query).map(([token, weight]) => [token, answer ? answer.weights[token] ?? 0 : weight]);
+    const listed = new Set([...strongest(weights, KEYS).map(([token]) => token), edge.key]);
     const [shown, others] = [true, false].map((isListed) => weights.filter(([token]) => listed.has(token) === isListed));
+    const bar = (weight) => ({ share: weight, sign: "looks", note: weight.toFixed(3) });
+    const rows = shown.map(([token, weight]) => {
+      const entry = { before: token, text: labels[token], ...bar(weight), marked: token === edge.key };
+      const score = answer?.scores[token] ?? null; // null: the query does not see this key
+      if (score === null) return entry;
+      const click = () => actions.follow([...walk.slice(0, -1), { ...edge, key: token }]);
+      return { ...entry, note: `${differenceText(score)} → ${entry.note}`, click, tip: TEXTS.keyTip(labels[token]) };
+    });
     const rest = others.reduce((sum, [, weight]) => sum + weight, 0);
-    const most = Math.max(...shown.map(([token]) => Math.abs(answer?.scores[token] ?? 0))) || 1;
-    keyRows.replaceChildren();
-    const columns = make(keyRows, "tr", { class: "quiet" });
-    for (const name of TEXTS.columns) make(columns, "th", { scope: "col" }, name);
-    for (const [token, weight] of [...shown, ...(others.length ? [[null, rest]] : [])]) {
-      const line = make(keyRows, "tr", { class: token === key ? "marked" : "" });
-      const name = make(line, "th", { scope: "row", class: "token-name" });
-      name.append(...(token === null ? [TEXTS.others(others.length)] : [make(null, "bdi", {}, labels[token]), ` ${token}`]));
-      const score = answer?.scores[token] ?? null;
-      const cell = make(line, "td", {}, score === null ? "" : differenceText(score));
-      if (score !== null) addShare(cell, score < 0 ? "less" : "more", Math.abs(score) / most);
-      addShare(make(line, "td", {}, weight.toFixed(3)), "looks", weight);
-    }
+    list(keyRows, [...rows, ...(others.length ? [{ text: TEXTS.others(others.length), ...bar(rest) }] : [])]);
   }
 
   function showPairs(edge, { pairs: shown, total, scores, elsewhere = [], others }, query, key, seen) {
@@ -147,9 +143,11 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     const byToken = score - others;
     const [place, token] = [byPlace, byToken].map((value) => value * Math.sign(total));
     const largest = shown.find(([, , value]) => value * total > 0); // not one that works against the sum
-    const words = place > 2 * Math.max(0, token) ? TEXTS.byPlace(key(), TEXTS.back(distance))
-      : [...TEXTS.mostly(...(largest ?? shown[0]), query(), key()), place > Math.max(0, token) ? TEXTS.andPlace(TEXTS.back(distance)) : "."];
-    mostly.replaceChildren(...(largest && Math.abs(total) >= SMALL ? words : []));
+    const isMost = (value) => value > Math.abs(total) / 2;
+    const andPlace = place > Math.max(0, token) ? TEXTS.andPlace(TEXTS.back(distance)) : ".";
+    mostly.replaceChildren(...(Math.abs(total) < SMALL ? []
+      : isMost(place) && place > 2 * Math.max(0, token) ? TEXTS.byPlace(key(), TEXTS.back(distance))
+        : isMost(Math.abs(largest?.[2])) ? [...TEXTS.mostly(...largest, query(), key()), andPlace] : [TEXTS.noMost]));
     relative.replaceChildren(...TEXTS.relative(differenceText(score), differenceText(total),
       differenceText(mean(seen)), query(), key()));
     pairs.replaceChildren();
