@@ -92,7 +92,7 @@ def write_model(loaded: TrainedModel, folder: Path, theirs: HuggingFaceClass | N
     else:
         config, filled = proof.converted(theirs, loaded.model, model)
         state = theirs.parameters(filled)
-    # No token for padding, as in GPT-2: if it were the end of a text, fine-tuning would ignore ends.
+    # No token for padding, as in GPT-2: with the end of a text, fine-tuning would ignore all ends.
     ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
     write_atomically(folder / "config.json", json_text(config | ends, indent=2))
     limit = {"max_length": model.block_size}  # the default of a pipeline is 256 further tokens

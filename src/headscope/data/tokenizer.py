@@ -57,7 +57,7 @@ class Tokenizer(ABC):
         """
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Like `encode`, for a prompt from the user, whose line ends become `\\n` as those of files.
+        """Like `encode`, for a prompt from the user. Its line ends become `\\n`, as those of files.
         Raises UserError if the vocabulary cannot represent the text, or if the text contains half
         of a surrogate pair."""
         try:

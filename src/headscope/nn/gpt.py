@@ -37,10 +37,10 @@ class GPT(nn.Module):
       projections to queries, keys and values.
     - `dropout` applies to attention weights, residual branches and embeddings.
     - `tied_head` uses the same matrix for the embedding and the output head (Press 2017).
-    - `scale_embedding` multiplies embeddings by C / 2, and initializes them with std 2 / C. So their
-      values are about 1, as those of fixed position encodings (Vaswani 2017, 3.4, multiplies by
-      sqrt(C)), and a tied output head still begins with nearly uniform probabilities: the logit of
-      the token that was embedded is about 2 at every width.
+    - `scale_embedding` multiplies embeddings by C / 2, and initializes them with std 2 / C. Their
+      values are then about 1, as those of fixed position encodings (Vaswani 2017, 3.4, multiplies
+      by sqrt(C)). With a tied output head, the logit of the embedded token begins at about 2, so
+      that an untrained model predicts all tokens alike.
     - `ngrams`: adds embeddings of n-grams of 2, 3, ..., `ngrams` tokens (see `NGramEmbedding`).
     - With a `logit_cap` c, the logits become c tanh(logit / c), in float32 (Gemma 2, 2024).
     - With `document_mask`, each token with the id `end_of_text` (by default the last token of the
