@@ -59,16 +59,26 @@ def test_the_command_writes_a_folder_and_says_how_to_load_it(words, script, monk
     assert {path.name for path in Path().iterdir()} == {"run", "out"}
 
 
-def test_the_tokenizer_fills_up_a_batch_and_a_text_fills_the_context(tmp_path):
-    """Without `max_length`, a pipeline would write 256 further tokens."""
+def test_a_text_fills_the_context_and_fine_tuning_learns_where_it_ends(tmp_path):
+    """Without `max_length`, a pipeline would write 256 further tokens. A pad token equal to the end
+    token would be ignored in the loss, and would get no gradient (transformers, issue 23530)."""
     loaded = saved(tmp_path, "")
     write_model(loaded, tmp_path, find_class(loaded.model, loaded.config.model))
     assert transformers.GenerationConfig.from_pretrained(tmp_path).max_length == 8
     write_tokenizer(loaded, tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, padding_side="left")
     assert tokenizer.model_max_length == loaded.model.block_size == 8
-    batch = tokenizer(["a", "abc", "many letters"], padding=True, truncation=True)
     end = loaded.tokenizer.end_of_text
+    assert tokenizer.pad_token is None
+    tokens = torch.tensor(tokenizer([f"{letter}<|endoftext|>a" for letter in "xyz"])["input_ids"])
+    assert tokens.tolist() == [[ord(letter), end, ord("a")] for letter in "xyz"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())  # not tied
+    assert model.config.pad_token_id is None
+    model(tokens, labels=tokens).loss.backward()
+    assert model.get_input_embeddings().weight.grad[end].any()
+    tokenizer.pad_token = tokenizer.eos_token  # to generate several texts
+    batch = tokenizer(["a", "abc", "many letters"], padding=True, truncation=True)
     assert batch["input_ids"][0] == [end] * 7 + [ord("a")]
     assert batch["attention_mask"][1] == [0] * 5 + [1] * 3
 
