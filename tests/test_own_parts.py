@@ -281,6 +281,42 @@ def test_an_error_in_an_own_file_is_told_with_its_line(source: str, script: Scri
         assert_one_line(script, words, [*BROKEN[source], words.partition("=")[0]])
 
 
+@pytest.mark.parametrize("file", [file for file in FILES if file != "my_metrics"])
+def test_an_error_in_the_constructor_of_an_own_class_is_told_with_the_class(
+    file: str, script: Script
+):
+    source = Path(f"{file}.py").read_text()
+    broken = re.sub(r"(def __init__\(.*\):\n)", r"\1        int([])\n", source, count=1)
+    Path(f"{file}.py").write_text(broken)
+    line = broken[: broken.index("int([])")].count("\n") + 1
+    words = PARTS[file] if file != "my_norm" else "model.norm._target_=my_norm.DynamicTanh"
+    words += " ~model.norm.eps" * (file == "my_norm")
+    assert_one_line(script, words, [f"_target_={file}.", "TypeError", f"{file}.py, line {line})"])
+
+
+WIDTHS = ["width", "width, /", "*, width", "*, gain=1.0, embed_dim", "*, width, gain=1.0"]
+
+
+@pytest.mark.parametrize("arguments", [*WIDTHS, "embed_dim, *, bias: bool"])
+def test_a_norm_takes_the_width_by_any_name_in_any_way(arguments: str, script: Script):
+    width = "width" if "width" in arguments else "embed_dim"
+    Path("broken.py").write_text(
+        f"class Norm(__import__('torch').nn.LayerNorm):\n"
+        f"    def __init__(self, {arguments}):\n        super().__init__({width})\n"
+    )
+    words = ["model.norm._target_=broken.Norm", "~model.norm.eps", RUN]
+    script("train", *TRAIN, *words).succeeded()
+    assert headscope.load("outputs/run").model.norm.weight.shape == (16,)
+
+
+def test_a_tokenizer_and_a_metric_may_take_what_they_get_by_name_only(script: Script):
+    Path("my_tokenizer.py").write_text(PYTHON[5].replace("self, texts, *", "self, *, texts"))
+    Path("my_metrics.py").write_text(PYTHON[7].replace("(weights", "(*, weights"))
+    words = [*MEASURED, "tokenizer=words"]
+    script("train", *[word for word in words if "tokenizer.vocab" not in word]).succeeded()
+    assert "newline" in headscope.load("outputs/run").stored_statistics().metrics
+
+
 def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
     for name in ("torch.py", "__main__.py", "torch.nn.py"):
         Path(name).write_text("raise SystemExit")

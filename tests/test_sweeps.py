@@ -91,6 +91,16 @@ def test_commas_separate_texts_and_a_repetition_with_other_settings_changes_no_r
     assert not (FOLDER / "0" / "error.txt").exists()
 
 
+def test_a_report_has_the_runs_of_its_sweep_also_if_others_are_in_the_same_folder(text, script):
+    script("train", *SHORT, "data.path=words.txt", "hydra.run.dir=outputs/alone").succeeded()
+    subdir = "hydra.sweep.subdir='heads/${hydra.job.num}'"
+    for words in ("seed=1,2", "seed=3,4 hydra.sweep.dir=outputs/other", f"seed=5,6 {subdir}"):
+        given = [] if "sweep.dir" in words else ["hydra.sweep.dir=outputs"]
+        script("train", "-m", *SHORT, text, "model.heads=2", *words.split(), *given).succeeded()
+    assert {row["run"] for row in rows(Path("outputs/other"))} == {"0", "1"}
+    assert {row["seed"] for row in rows(Path("outputs"))} == {"1", "2", "5", "6"}
+
+
 @pytest.mark.slow
 def test_a_failed_trial_does_not_end_the_study(text):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")

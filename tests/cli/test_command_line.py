@@ -17,6 +17,7 @@ from composing import CHOICES, ROOT_OF, SCRIPTS, composed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
+from refusals import refused
 from running import ROOT, SMALL
 
 import headscope
@@ -121,10 +122,21 @@ def test_words_before_a_key_stay_and_a_list_has_only_texts() -> None:
         ("experiment=nanogpt_cpu data.path=my.txt", []),
         ("experiment=best_sotu data.path=my.txt", ["data=text"]),
         ("model.heads=8", []),
+        ("experiment=nanogpt_cpu,speedrun_cpu data.path=my.txt", []),
+        ("experiment=heads,best_sotu data.path=my.txt", ["data=text"]),
+        ("experiment=choice(nanogpt_cpu,speedrun_cpu) data.path=my.txt", []),
+        ("experiment=glob(nano*) data.path=my.txt", []),
+        ("experiment=nanogpt_cpu,heads data=text data.path=my.txt", []),
     ],
 )
 def test_a_data_path_implies_the_choice_of_data(words: str, implied: list[str]) -> None:
     assert implied_data(words.split()) == implied
+
+
+def test_a_data_path_is_refused_if_only_some_of_the_swept_experiments_choose_the_data() -> None:
+    for value in ("nanogpt_cpu,heads", "glob(*_cpu),heads"):
+        with refused("experiment=", "nanogpt_cpu", "data="):
+            implied_data([f"experiment={value}", "data.path=my.txt"])
 
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -35,6 +35,33 @@ def test_the_commands_are_listed_without_a_slow_import() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
+BEFORE_WORK = """
+import os
+import sys
+from headscope.cli.main import main
+
+name = sys.argv[1]
+lines = ["--help", f"{name} --help", f"{name} --cfg job", f"{name} sede=1", f"{name} x", "xyz"]
+for words in lines:
+    sys.argv = ["headscope", *words.split()]
+    os.environ.pop("HYDRA_FULL_ERROR", None)
+    try:
+        main()
+    except SystemExit:
+        pass
+    print(words, *{"torch", "lightning", "pandas"} & sys.modules.keys(), sep=": loads ")
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_loads_slow_libraries_before_its_work_begins(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BEFORE_WORK, name]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.endswith(f"\n{name} x\nxyz\n"), done.stdout + done.stderr
+    assert ": loads " not in done.stdout
+    assert all(line.startswith("Error: ") for line in done.stderr.splitlines()), done.stderr
+
+
 def test_the_version_and_a_wrong_command(script: Script) -> None:
     version = f"headscope {headscope.__version__}\n"
     assert run("--version").out == script("train", "--version").out == version

@@ -100,6 +100,8 @@ TOKENIZERS = {
 FILES = {
     "rows/a.jsonl": jsonl(DOCUMENTS),
     "repeated/a.jsonl": jsonl([*DOCUMENTS[:30], *DOCUMENTS[9:12], *DOCUMENTS[30:]]),
+    "splits/train.jsonl": jsonl(DOCUMENTS),
+    "splits/test.jsonl": jsonl([2 * text for text in DOCUMENTS] + DOCUMENTS[:30]),
     "text/a.txt": "".join(DOCUMENTS),
 }
 CORPORA = {
@@ -107,6 +109,17 @@ CORPORA = {
     "unique rows": partial(TextFiles, path="repeated", deduplicate=True),
     "limited": partial(Hub, name="rows", max_tokens=901),
     "one file": partial(TextFiles, path="text"),
+    "both splits": partial(Hub, name="splits", validation_split="test"),
+    "unique in both": partial(
+        Hub, name="splits", validation_split="train[:6]+test", deduplicate=True
+    ),
+    "unique and limited": partial(  # the training text ends before document 30
+        Hub,
+        name="splits",
+        validation_split="train[:3]+train[30:]",
+        deduplicate=True,
+        max_tokens=901,
+    ),
 }
 
 
@@ -125,7 +138,7 @@ def test_a_store_and_an_evaluation_have_the_same_tokens_and_bytes_of_the_text(
     ratio = found.text_per_token_byte
     assert ratio == store.text_per_token_byte == open_store(store.folder).text_per_token_byte
     assert (ratio == 1) == (name in ("byte", "char without special tokens"))  # no text is lost
-    if kind == "limited":
+    if "limited" in kind:
         assert len(found.tokens) == 100
     elif kind == "rows":
         size = len(VALIDATION.encode())

@@ -73,6 +73,13 @@ def test_links_to_folders_are_followed_once_and_a_loop_ends(tmp_path):
     assert [str(file.relative_to(folder)) for file in corpus.files] == expected
     assert "2 of 6 files are skipped" in corpus.notice  # .hidden/2.txt and 4.bin
     assert texts(corpus) == (["one", "two", "three"], ["one"])
+    # A glob also finds 4.bin, which is no text.
+    for pattern in ("**/*.txt", "**", "**/**/*.txt", "*/../**/*.txt"):
+        found = TextFiles(path=f"{folder}/{pattern}").files
+        names = {str(file.resolve().relative_to(tmp_path)) for file in found}
+        assert len(found) == len(names) + 1, pattern  # z.txt is the second name of a file
+        expected = {"a/b/deep/1.txt", "a/.hidden/2.txt", "elsewhere/deep/3.txt"}
+        assert names - {"elsewhere/deep/4.bin"} == expected
 
 
 MARK = b"\xef\xbb\xbf"

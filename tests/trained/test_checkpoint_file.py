@@ -18,6 +18,7 @@ from refusals import Attack, refused
 from safetensors.torch import load_file, save_file
 
 from headscope import trained
+from headscope.nn.held import held_outputs
 from headscope.trained.checkpoint.file import checksum, read
 
 HEAD, EMBEDDING = "model.head.weight", "model.embedding.weight"
@@ -180,6 +181,20 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(file, whole):
     stored["config"]["model"]["tied_head"] = True
     save(stored, file)
     assert_refused(file, "tied_head=true")
+
+
+@pytest.mark.parametrize("part", ["attention.out_proj", "feed_forward"])
+def test_held_values_without_a_mask_and_a_mask_without_values_are_refused(file, part):
+    stored, model = content()
+    held_outputs(model, 1, part).mask.fill_(1)
+    stored["tensors"] = {f"model.{name}": each for name, each in model.state_dict().items()}
+    save(stored, file)
+    assert trained.load(file).model.state_dict().keys() == model.state_dict().keys()
+    for lacking in ("mask", "values"):
+        name = f"model.blocks.1.{part}.held.{lacking}"
+        tensors = {each: stored["tensors"][each] for each in stored["tensors"] if each != name}
+        save(stored | {"tensors": tensors}, file)
+        assert_refused(file, "held")
 
 
 @pytest.mark.slow

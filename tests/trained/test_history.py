@@ -51,9 +51,19 @@ def test_every_name_of_a_step_opens_it(run, monkeypatch):
     assert find("@40").name == "last.safetensors"
     assert headscope.load(run / "mine@7.safetensors").step == 40
     (run / "mine@7.safetensors").rename(loaded.path)
-    for step in (7, "x", 1.5, -1):
-        with refused(f"@{step}: ", ", ".join(map(str, KEPT))):
+    for step in (7, "x", 1.5, -1, "", "4" * 200, "4" * 5000):
+        with refused(f"@{str(step)[:80]}: ", ", ".join(map(str, KEPT))):
             headscope.load(run, step=step)
+    for name in ("x" * 5000, "x" * 5000 + "@4"):
+        with refused("xxx does not exist"):
+            headscope.load(name)
+    renamed = headscope.load(run, step=KEPT[1]).path.rename(
+        run / "checkpoints/step_000007.safetensors"
+    )
+    with refused("run@7: ", "step_000007.safetensors was renamed", f"step {KEPT[1]};"):
+        headscope.load(run, step=7)
+    assert headscope.load(renamed).step == KEPT[1]
+    renamed.rename(renamed.with_name(f"step_{KEPT[1]:06}.safetensors"))
     with refused("only from its newest state", "init_from=outputs/run@2"):
         headscope.train(["resume=outputs/run@2"])
 

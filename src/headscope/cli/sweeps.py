@@ -42,6 +42,9 @@ LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 SWEEP_ID = "HEADSCOPE_SWEEP"
 """The variable with which conf/train.yaml names the folder of a sweep, also in its processes."""
 
+PLACE = "sweep.txt"
+"""The file in .hydra/ of a run with its place in the folder of its sweep, such as 0."""
+
 RESULTS = ("val_loss", "val_bits_per_byte", "train_seconds")
 """The entries of summary.json that are shown for each run."""
 
@@ -78,8 +81,12 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     from headscope.training.resume import OtherSettings
 
     hydra = HydraConfig.get()
-    file = Path(hydra.runtime.output_dir, ERROR)
+    folder = Path(hydra.runtime.output_dir)
+    file = folder / ERROR
     file.unlink(missing_ok=True)
+    if hydra.output_subdir:
+        place = os.path.relpath(folder, hydra.sweep.dir)
+        write_atomically(folder / hydra.output_subdir / PLACE, place)
     by_joblib = multiprocessing.parent_process() is not None
     if by_joblib:  # a terminal sends Ctrl-C to all processes; see `pass_on_signals`
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -138,11 +145,11 @@ def reported() -> Iterator[None]:
     hydra: Any = HydraConfig.instance().cfg and HydraConfig.get()
     if hydra and hydra.mode == RunMode.MULTIRUN and hydra.job.config_name == "train":
         folder = Path(hydra.sweep.dir)
-        if not any(folder.glob("**/.hydra/overrides.yaml")):
+        if not (runs := runs_in(folder)):
             remove_unused(folder)
             why = "glob() lists choices, not files, and hydra.output_subdir=null no runs"
             raise UserError(f"{folder} has no run: change the swept values ({why})")
-        if not report(runs_in(folder), folder):
+        if not report(runs, folder):
             sys.exit(1)
 
 
@@ -194,10 +201,13 @@ class SweepRun:
 
 
 def runs_in(folder: Path) -> list[SweepRun]:
-    """The runs in the folder of a sweep, as Hydra wrote their words."""
+    """The runs of a sweep in its folder, as Hydra wrote their words, without other runs there."""
     parser = OverridesParser.create()
     runs = []
     for file in folder.glob("**/.hydra/overrides.yaml"):
+        place = file.with_name(PLACE)
+        if not place.is_file() or folder / place.read_text("utf-8") != file.parents[1]:
+            continue
         words: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         parsed = map(parser.parse_override, words)
         settings = {each.key_or_group: str(each.value()) for each in parsed}

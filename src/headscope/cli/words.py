@@ -1,13 +1,15 @@
 """The words of a command line, before Hydra parses them."""
 
 import argparse
+import fnmatch
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
 
-from headscope.cli.conf import chosen_by_experiment, conf_files, is_group
+from headscope.cli.conf import choices_of, chosen_by_experiment, conf_files, is_group
 from headscope.errors import UserError
 
 OF_SWEEPS = ("hydra/sweeper", "hydra.sweep", "hydra/launcher", "hydra.launcher")
@@ -66,9 +68,25 @@ def value_of(words: Sequence[str], key: str) -> str | None:
 
 def implied_data(words: Sequence[str]) -> list[str]:
     """`data=text` if the words contain `data.path=`, and `data=hub` if they contain `data.name=`,
-    unless they or their experiment choose `data`."""
+    unless they or their experiments choose `data`. Raises UserError if only some of them do."""
     keys = {key_of(word) for word in words if "=" in word}
     choices = {"data.path": "data=text", "data.name": "data=hub"}
-    implied = [choice for key, choice in choices.items() if key in keys]
-    chosen = {*keys, *chosen_by_experiment(value_of(words, "experiment") or "")}
-    return [] if "data" in chosen else implied[:1]
+    implied = [choice for key, choice in choices.items() if key in keys][:1]
+    if "data" in keys or not implied:
+        return []
+    experiments = swept_experiments(value_of(words, "experiment") or "")
+    own = [name for name in experiments if "data" in chosen_by_experiment(name)]
+    if own and own != experiments:
+        others = ", ".join(name for name in experiments if name not in own)
+        problem = f"{implied[0]} is not implied: {', '.join(own)} has a text, but not {others}"
+        raise UserError(f"experiment={','.join(experiments)}: {problem}: add data=")
+    return [] if own else implied
+
+
+def swept_experiments(value: str) -> list[str]:
+    """The experiments in the value of `experiment=`, also if a sweep lists them, as in `a,b`,
+    `choice(a,b)` or `glob(a*)`."""
+    names = re.findall(r"[^\s,()\[\]'\"]+", value)
+    known = choices_of("experiment")  # not those in subfolders
+    found = [each for name in names for each in fnmatch.filter(known, name) or [name]]
+    return [each for each in dict.fromkeys(found) if conf_files(f"experiment/{each}")]

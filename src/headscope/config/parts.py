@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from headscope.errors import UserError, first_line
+from headscope.errors import UserError, first_line, ran_out_of_memory
 
 INSTALLED = Path(__file__).parents[1] / "conf"
 CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
@@ -23,16 +23,17 @@ CONF = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "conf"
 
 class Group(NamedTuple):
     """A group of parts in conf/, whose classes are subclasses of `base`. Without a `base`, they are
-    functions. No keys are the `first` arguments and those in `given`, which headscope supplies, and
-    those in `in_code`, which only code sets. A part need not take those in `optional`. It is called
-    `later`, when the supplied arguments are known, or at once. If it is not headscope's, Hydra
-    builds a part of a group `by_hydra`, without our checks of its keys."""
+    functions. No keys are the arguments in `first` and in `given`, which headscope supplies, and
+    those in `in_code`, which only code sets. A part need not take those in `optional`. Those in
+    `first` may have other names: then they are its first arguments. It is called `later`, when the
+    supplied arguments are known, or at once. If it is not headscope's, Hydra builds a part of a
+    group `by_hydra`, without our checks of its keys."""
 
     base: str
     given: tuple[str, ...] = ()
     in_code: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    first: int = 0
+    first: tuple[str, ...] = ()
     later: bool = True
     by_hydra: bool = False
 
@@ -40,6 +41,11 @@ class Group(NamedTuple):
     def kind(self) -> str:
         """What its parts are, for messages."""
         return f"a class of {self.base}" if self.base else "a function of weights and tokens"
+
+    def first_of(self, taken: Mapping[str, Any]) -> list[str]:
+        """The names of `first` in a part that takes these arguments."""
+        known = {*self.first} <= taken.keys()
+        return [*self.first] if known else [*taken][: len(self.first)]
 
     def fits(self, part: Any) -> bool:
         """Whether a class or function can be a part that a checkpoint names."""
@@ -57,10 +63,10 @@ GROUPS = {
     "model": Group("headscope.GPT", ("vocab_size", "end_of_text"), later=False),
     "model/attention": Group("headscope.MultiHeadAttention", OF_ATTENTION, ("causal", "out_dim")),
     "model/position": Group("headscope.Position", SIZES),
-    "model/norm": Group("torch.nn.Module", ("bias",), (), ("bias",), first=1),
+    "model/norm": Group("torch.nn.Module", ("bias",), (), ("bias",), first=("embed_dim",)),
     "model/activation": Group("torch.nn.Module"),
     "model/feed_forward": Group("torch.nn.Module", OF_NETWORK, (), OF_NETWORK[1:]),
-    "tokenizer": Group("headscope.Tokenizer", first=1),
+    "tokenizer": Group("headscope.Tokenizer", first=("texts",)),
     "data": Group("headscope.Corpus", later=False),
     "optimizer": Group("torch.optim.Optimizer", OF_OPTIMIZER, (), OF_OPTIMIZER),
     "thresholds": Group("headscope.Thresholds", later=False),
@@ -68,12 +74,14 @@ GROUPS = {
         "lightning.pytorch.Callback", ("console",), (), ("console",), later=False, by_hydra=True
     ),
     "callbacks/thresholds": Group("headscope.Thresholds", later=False),
-    "metrics": Group("", first=2),
+    "metrics": Group("", first=("weights", "tokens")),
     "logger": Group("lightning.pytorch.loggers.Logger", later=False, by_hydra=True),
     "schedule": Group("headscope.Schedule", ("max_steps",), (), ("max_steps",), later=False),
 }
 """The groups of parts, by their folder in conf/."""
 
+
+POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 
 OWN_FOLDERS: list[str] = []
 """Folders with modules of the person, found only if the person has named a module there."""
@@ -92,10 +100,34 @@ class Part(dict[str, Any]):
         self[name] = value
 
 
+class Maker(partial[Any]):
+    """Makes a part of `group`: the constructor, with the keys of the part. It is called with what
+    headscope supplies, passes on what the constructor takes, and takes `first` by position.
+
+    An error in the constructor of a class that is not headscope's becomes a UserError."""
+
+    group: str
+
+    def __call__(self, *first: Any, **given: Any) -> Any:
+        group, taken = GROUPS[self.group], arguments_of(self.func)
+        named = dict(zip(group.first_of(taken), first, strict=True))
+        args = [named.pop(name) for name in [*named] if taken[name].kind is POSITIONAL_ONLY]
+        named |= {name: given[name] for name in given if name in taken or name not in group.given}
+        try:
+            return self.func(*args, **self.keywords, **named)
+        except UserError:
+            raise
+        except Exception as error:
+            name = f"{self.func.__module__}.{self.func.__qualname__}"
+            if name.startswith("headscope.") or not group.base or ran_out_of_memory(error):
+                raise
+            key = self.group.replace("/", ".")
+            raise UserError(f"{key}._target_={name} cannot be made: {told(error)}") from error
+
+
 def build_part(part: Part | None, group: str, **given: Any) -> Any:
     """Calls the constructor of a part of `group` with its keys and with `given`. Parts inside it
-    are built first. If the group is called later, the result is a function that takes the supplied
-    arguments, and passes on those that the constructor takes."""
+    are built first. If the group is called later, the result is a `Maker`."""
     if part is None:
         raise UserError(f"{group}=null: choose one")
     if "_error_" in part:  # see `parse_part`
@@ -106,15 +138,9 @@ def build_part(part: Part | None, group: str, **given: Any) -> Any:
         for name, value in part.items()
         if name != "_target_"
     }
-    make, taken = partial(target, **keys), arguments_of(target)
-    if not GROUPS[group].later:
-        return make(**{name: value for name, value in given.items() if name in taken})
-    lacking = {*GROUPS[group].given} - taken.keys()
-    if not lacking:
-        return make
-    return lambda *args, **given: make(
-        *args, **{name: value for name, value in given.items() if name not in lacking}
-    )
+    make = Maker(target, **keys)
+    make.group = group
+    return make if GROUPS[group].later else make(**given)
 
 
 def is_foreign(part: Mapping[str, Any], group: str) -> bool:
@@ -151,12 +177,17 @@ def imported(module: str) -> ModuleType:
                 sys.path += new
                 return imported(module)
             raise UserError(f"there is no module {missing}, also not in {Path.cwd()}") from error
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = frame.filename, frame.lineno
-        if isinstance(error, SyntaxError):
-            file, line = error.filename or file, error.lineno
-        problem = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{module} cannot be imported: {problem} ({file}, line {line})") from error
+        raise UserError(f"{module} cannot be imported: {told(error)}") from error
+
+
+def told(error: BaseException) -> str:
+    """An error in the code of others, in one line, with its place unless a call of ours failed."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    file, line = frame.filename, frame.lineno
+    if isinstance(error, SyntaxError):
+        file, line = error.filename or file, error.lineno
+    place = "" if file == __file__ else f" ({file}, line {line})"
+    return f"{type(error).__name__}: {first_line(error)}{place}"
 
 
 def arguments_of(target: Any) -> dict[str, inspect.Parameter]:
@@ -184,13 +215,14 @@ def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Param
     the configuration names as `named`, cannot be a part of the group."""
     base, given, in_code, optional, first, *_ = GROUPS[group]
     taken = arguments_of(target)
-    no_keys = (*given, *in_code, *[*taken][:first])
+    no_keys = (*given, *in_code, *GROUPS[group].first_of(taken))
     if (isinstance(target, type) or not base) and not GROUPS[group].fits(target):
         raise UserError(f"{named} must be {GROUPS[group].kind}")
     if group == "model/activation" and not isinstance(target, type):
         raise UserError(f"{named} must be a class of {base}, not a function")
-    if len(taken) < first:
-        raise UserError(f"{named} must begin with {first} argument(s), which headscope supplies")
+    if len(taken) < len(first):
+        needed = f"must begin with {len(first)} argument(s), which headscope supplies"
+        raise UserError(f"{named} {needed}")
     if missing := [name for name in given if name not in taken and name not in optional]:
         takes = f"{named} takes no {', '.join(missing)}"
         raise UserError(f"{takes}: add **options, and pass them to {base}")

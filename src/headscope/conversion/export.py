@@ -92,11 +92,11 @@ def write_model(loaded: TrainedModel, folder: Path, theirs: HuggingFaceClass | N
     else:
         config, filled = proof.converted(theirs, loaded.model, model)
         state = theirs.parameters(filled)
-    # No token for padding, as in GPT-2: with the end of a text, fine-tuning would ignore all ends.
-    ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
+    ends = {"bos_token_id": end, "eos_token_id": end}
     write_atomically(folder / "config.json", json_text(config | ends, indent=2))
     limit = {"max_length": model.block_size}  # the default of a pipeline is 256 further tokens
-    generation = limit if end is None else limit | ends
+    # In generated texts, the end also fills up those that have ended (see `tokenizer_files`).
+    generation = limit if end is None else limit | ends | {"pad_token_id": end}
     write_atomically(folder / "generation_config.json", json_text(generation))
     with replacing(folder / "model.safetensors") as file:
         file.write(save({name: each.cpu() for name, each in state.items()}, {"format": "pt"}))

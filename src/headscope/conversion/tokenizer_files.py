@@ -60,7 +60,8 @@ def tokenizer_files(tokenizer: Tokenizer, **config: Any) -> dict[str, str]:
         "model_input_names": ["input_ids", "attention_mask"],
     }
     if tokenizer.end_of_text is not None:
-        # A document begins with the token that ended the previous one.
+        # A document begins with the token that ended the previous one. There is no pad token: if it
+        # were this token too, fine-tuning would ignore it, and the model would not learn to stop.
         end = library.id_to_token(tokenizer.end_of_text)
         config |= {"bos_token": end, "eos_token": end}
     if library.token_to_id(UNKNOWN) is not None:

@@ -72,14 +72,22 @@ class Count:
 class EncodedCorpus:
     """Encodes `splits` of a corpus. `counts` has a `Count` of each split, which `token_arrays`
     fills. If the corpus has `max_tokens`, this is the limit of the training split, and the
-    validation split gets at most a ninth of it."""
+    validation split gets at most a ninth of it.
+
+    With `deduplicate`, the training documents decide which validation documents are kept. So they
+    are always read, and with `max_tokens` also encoded, because their tokens decide where they end.
+    """
 
     def __init__(
         self, corpus: Corpus, tokenizer: Tokenizer, splits: tuple[Split, ...] = SPLITS
     ) -> None:
         self.corpus, self.tokenizer, self.splits = corpus, tokenizer, splits
+        self.ahead = 2 * process_cores()
         limit, ninth = math.inf, math.inf
         if corpus.max_tokens is not None:
+            if corpus.deduplicate:
+                # One batch at a time: otherwise, the cores decide how many documents are read.
+                self.splits, self.ahead = SPLITS, 1
             limit, ninth = corpus.max_tokens, max(2, corpus.max_tokens // (HOLD_OUT - 1))
         self.counts: dict[Split, Count] = {"train": Count(limit), "validation": Count(ninth)}
 
@@ -94,7 +102,7 @@ class EncodedCorpus:
         if track:
             batches = track(batches, self.corpus.size())
         with closing(batches), ThreadPoolExecutor(process_cores()) as pool:
-            for batch, tokens in encode_batches(pool, own, batches, ahead=2 * process_cores()):
+            for batch, tokens in encode_batches(pool, own, batches, ahead=self.ahead):
                 count = self.counts[batch.split]
                 taken = count.take(tokens, batch.size, byte_lengths)
                 if batch.split == "validation":  # for the training split, this would take long
@@ -107,7 +115,8 @@ class EncodedCorpus:
         return sum(count for digest, count in validation.items() if digest in train)
 
     def _wants(self, split: Split) -> bool:
-        return split in self.splits and self.counts[split].tokens < self.counts[split].limit
+        is_read = split in self.splits or self.corpus.deduplicate
+        return is_read and self.counts[split].tokens < self.counts[split].limit
 
     def _batches(self) -> Generator[TextBatch, None, None]:
         """Reads the text in batches, until each split has as many tokens as its limit allows."""

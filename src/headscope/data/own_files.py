@@ -163,8 +163,8 @@ class TextFiles(Corpus):
                     f"rows with {self.template.key}"
                 )
         else:
-            names = [path] if target.is_file() else glob.glob(path, recursive=True)
-            self.files = sorted(file for file in map(Path, names) if file.is_file())
+            found = [target] if target.is_file() else paths_matching(path)
+            self.files = sorted(file for file in found if file.is_file())
         if not self.files:
             raise UserError(f"data.path={path} names no file, and no folder with text or rows")
 
@@ -232,6 +232,25 @@ def paths_below(folder: Path) -> dict[tuple[Path, bool], Path]:
             if is_new and not hidden and path.is_symlink() and path.is_dir():
                 waiting.append(path)
     return paths
+
+
+def paths_matching(pattern: str) -> list[Path]:
+    """The paths that a glob pattern matches, each once if links lead to it on several ways. `**` is
+    a folder and all folders below it, as `paths_below` finds them."""
+    parts = Path(pattern).parts
+    if "**" in parts:
+        place = parts.index("**")
+        found, rest = list[Path](), parts[place + 1 :] or ("*",)
+        for start in map(Path, glob.glob(str(Path(*parts[:place])))):
+            below = [path for (_, hidden), path in paths_below(start).items() if not hidden]
+            for folder in [start, *filter(Path.is_dir, below)]:
+                found += paths_matching(str(Path(glob.escape(str(folder)), *rest)))
+    else:
+        found = [Path(name) for name in glob.glob(pattern)]
+    once: dict[Path, Path] = {}
+    for path in found:
+        once.setdefault(path.parent.resolve() / path.name, path)
+    return list(once.values())
 
 
 def format_of(file: Path) -> str | None:

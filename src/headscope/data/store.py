@@ -84,7 +84,7 @@ def prepare_store(
     tokenizer, or if an existing store is damaged. Raises OSError if `root` cannot be written.
     """
     of_corpus = corpus.fingerprint()
-    make = partial(make_tokenizer)
+    make = make_tokenizer if isinstance(make_tokenizer, partial) else partial(make_tokenizer)
     makers = [maker for maker in (make.func, *make.args) if maker]
     named = [f"{maker.__module__}.{maker.__qualname__}" for maker in makers]
     settings = [FORMAT, of_corpus, named, make.keywords]

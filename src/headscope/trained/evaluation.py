@@ -48,10 +48,11 @@ class ValidationText:
 def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
     """The validation split of `corpus`, encoded by `tokenizer`."""
     encoded = EncodedCorpus(corpus, tokenizer, ("validation",))
-    tokens = np.concatenate([array for _, array in encoded.token_arrays()])
+    arrays = [array for split, array in encoded.token_arrays() if split == "validation"]
     ratio = encoded.counts["validation"].text_per_token_byte
     answers = answers_of(corpus, tokenizer)
-    return ValidationText(tokens, tokenizer.byte_lengths(), corpus.probe_text, ratio, answers)
+    tokens, lengths = np.concatenate(arrays), tokenizer.byte_lengths()
+    return ValidationText(tokens, lengths, corpus.probe_text, ratio, answers)
 
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}

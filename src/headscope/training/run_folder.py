@@ -18,7 +18,6 @@ from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import SCRATCH
 from headscope.terminal import command
-from headscope.trained.checkpoint import read, steps_of
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
@@ -82,6 +81,8 @@ def check_writable(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Removes partial files of killed processes. Before the run's first checkpoint, also removes
     its kept steps and event files, because they would be shown with those of the next run."""
+    from headscope.trained.checkpoint import read, steps_of  # slow: they import torch
+
     for place in (folder, folder / "checkpoints"):
         for left in place.glob(f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Finds the checkpoint file and the device that the configuration keys of a script select."""
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -25,15 +26,16 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
 
     `key` is the configuration key of `given`. Raises UserError if there is no such checkpoint.
     """
-    if given is not None and "@" in Path(given).name and not Path(given).exists():
+    # Those of os.path, unlike those of Path, return False for a name that is too long.
+    if given is not None and "@" in Path(given).name and not os.path.exists(given):
         run, _, step = str(Path(given)).rpartition("@")
         if not run and key == "init_from":
             raise UserError(f"{key}={given}: name the run, because the newest one changes")
         return _find_step(Path(run) if run else newest_run(outputs, key), step, key)
     path = newest_run(outputs, key) if given is None else Path(given)
-    if not path.is_dir():
-        if not path.exists():
-            raise UserError(f"{key}={path} does not exist: name a file or a run folder")
+    if not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise UserError(f"{key}={str(path)[:300]} does not exist: name a file or a run folder")
         return path
     named = (path / "checkpoints" / f"{name}{SUFFIX}" for name in ("best", "last"))
     if files := [file for file in named if file.is_file()]:
@@ -46,17 +48,22 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
 
 def _find_step(run: Path, step: str, key: str) -> Path:
     """The checkpoint of a run at `step`: a kept one, or last.safetensors or best.safetensors."""
-    if not run.exists():
-        raise UserError(f"{key}={run} does not exist: name a run folder before @")
+    if not os.path.exists(run):
+        raise UserError(f"{key}={str(run)[:300]} does not exist: name a run folder before @")
     files = steps_of(run)
     for name in ("last", "best"):
         file = _checkpoints(run) / f"{name}{SUFFIX}"
         with suppress(UserError):  # it is missing or damaged
             files.setdefault(read(file).step, file)
-    if not step.isdecimal() or int(step) not in files:
+    if not re.fullmatch("[0-9]{1,18}", step) or int(step) not in files:
         steps = ", ".join(map(str, sorted(files))) or "none"
-        raise UserError(f"{key}={run}@{step}: there is no such step; the run has kept: {steps}")
-    return files[int(step)]
+        given = f"{key}={run}@{step[:80]}"
+        raise UserError(f"{given}: there is no such step; the run has kept: {steps}")
+    file = files[int(step)]
+    if (saved := read(file).step) != int(step):
+        problem = f"{file} was renamed: its weights are those of step {saved}"
+        raise UserError(f"{key}={run}@{step}: {problem}; rename it back, or name the file")
+    return file
 
 
 def steps_of(run: Path) -> dict[int, Path]:
@@ -130,7 +137,7 @@ def without_checkpoint(folder: Path) -> str:
 
 def is_model_folder(path: Path) -> bool:
     """Whether `path` is a folder with a config.json, as transformers writes it."""
-    return path.is_dir() and (path / "config.json").exists()
+    return os.path.isfile(path / "config.json")
 
 
 def pick_device(name: str) -> torch.device:

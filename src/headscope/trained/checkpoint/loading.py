@@ -13,7 +13,7 @@ from headscope.data.tokenizer import Tokenizer
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.held import restore_held
+from headscope.nn.held import HELD, restore_held
 from headscope.trained.checkpoint.building import build_model_for
 from headscope.trained.checkpoint.file import Stored
 
@@ -56,13 +56,17 @@ def build_from_weights(config: Part, tokenizer: Tokenizer, weights: Mapping[str,
 
 def check_sizes(config: Part, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> None:
     """Raises UserError if `weights` are of another size than the model, before it is built. So a
-    small file with a large configuration uses little memory."""
+    small file with a large configuration uses little memory. The same if it is unknown where values
+    of heads are held."""
     layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
     shape = tuple(weights["embedding.weight"].shape) if "embedding.weight" in weights else ()
     own = (config.layers, (tokenizer.vocab_size, config.embed_dim))
     if (layers, shape) != own:
         sizes = f"{layers} layers and an embedding of {shape}"
         raise UserError(f"the weights have {sizes}, but the model {own[0]} layers and {own[1]}")
+    for name in filter(HELD.fullmatch, weights):
+        if name.endswith("values") and f"{name.removesuffix('values')}mask" not in weights:
+            raise UserError(f"the weights have {name}, but not its mask: the file is damaged")
 
 
 def load_weights(model: GPT, weights: Mapping[str, Tensor]) -> None:
