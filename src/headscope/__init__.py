@@ -1,5 +1,6 @@
 """headscope: train a small GPT and see what its attention heads do."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,7 @@ def load(
     from headscope.trained import checkpoint
 
     load_parts(parts if parts is None or isinstance(parts, list) else str(parts))
-    given = None if path is None else str(path)
+    given = None if path is None else os.path.expanduser(path)
     if step is not None:
         given = f"{given or ''}@{step}"
     if given is None or not checkpoint.is_model_folder(Path(given)):

@@ -26,7 +26,7 @@ from benchmarks.pages import keys_of as keys_in
 from benchmarks.runner import suite
 from headscope.cli.conf import CONF, choices_of
 from headscope.cli.help import heading, help_text, sections_of
-from headscope.cli.texts import LISTS_OF_TEXTS, TEXTS, quoted
+from headscope.cli.texts import LISTS_OF_TEXTS, PATHS, TEXTS, quoted, with_home
 from headscope.cli.words import implied_data
 from headscope.config.messages import alternatives
 from headscope.config.parts import GROUPS, Part, arguments_of, defaults_in_conf, keys_of, locate
@@ -102,6 +102,36 @@ LITERAL = [
 def test_texts_and_lists_of_texts_need_no_quotes(script, key, word, value) -> None:
     data = ["data=text"] if key == "data.path" else []
     assert OmegaConf.select(typed(script, *data, f"{key}={word}"), key) == value
+
+
+@pytest.mark.parametrize("key", PATHS)
+def test_a_tilde_is_the_home_folder_in_every_path(key, monkeypatch) -> None:
+    assert key in (*TEXTS, *LISTS_OF_TEXTS)
+    monkeypatch.setenv("HOME", "/home/it's me")
+    assert with_home(f"{key}=~/a~b,~/c~") == f"{key}=/home/it's me/a~b,/home/it's me/c~"
+    assert with_home(f"+{key}=['~/a', \"~\"]") == f"+{key}=['/home/it's me/a', \"~\"]"
+    assert with_home(f"{key}=~") == f"{key}=/home/it's me"
+    for same in (f"~{key}", f"{key}=a/~/b", "prompt=~/a"):
+        assert with_home(same) == same
+
+
+def test_what_a_failed_start_leaves_is_not_in_a_folder_with_this_name(script, monkeypatch) -> None:
+    home = Path("home").absolute()
+    monkeypatch.setenv("HOME", str(home))
+    home.mkdir()
+    (home / "my.txt").write_text("We the people. " * 200)
+    words = [
+        "hydra.run.dir=~/runs/a",
+        "store_dir=~/stores",
+        "tokenizer=byte",
+        "trainer.max_steps=1",
+    ]
+    script("train", "data.path=~/missing.txt", *words).refused(f"{home}/missing.txt")
+    assert not Path("~").exists()
+    script("train", "data.path=~/my.txt", *words).succeeded()
+    assert {path.name for path in home.iterdir()} == {"my.txt", "runs", "stores"}
+    assert {path.name for path in Path().iterdir()} == {"home", "outputs"}  # outputs/latest
+    assert headscope.load("~/runs/a").step == 1
 
 
 def test_words_before_a_key_stay_and_a_list_has_only_texts() -> None:

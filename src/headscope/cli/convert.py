@@ -36,7 +36,7 @@ def convert(
     if folder.exists() or folder.is_symlink():
         raise UserError(f"output={output} already exists: name a new folder")
     if source is not None:
-        file = Path(text) if text else None
+        file = Path(text).expanduser() if text else None
         lines = import_model(source, folder, text=file, block_size=block_size)
     else:
         lines = FORMATS[str(to)](load(find(checkpoint)), folder)

@@ -10,6 +10,7 @@ import glob
 import hashlib
 import io
 import json
+import os
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
@@ -141,7 +142,7 @@ class TextFiles(Corpus):
     ) -> None:
         if not path or LONE_SURROGATE.search(path):
             raise UserError(f"data.path={path!a} must name a file, a folder or a glob, in UTF-8")
-        self.path = path
+        self.path = path = os.path.expanduser(path)
         self.characters: int | None = None  # of the only document, when they have been counted
         self.template = Template(column, template)
         self.left_out = self.template.left_out

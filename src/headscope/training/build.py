@@ -1,5 +1,6 @@
 """Builds a training run from its configuration: data, module, callbacks, loggers and trainer."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,7 +132,7 @@ def build_data(
         store = prepare_store(
             corpus,
             tokenizer,
-            root=Path(config.store_dir),
+            root=Path(os.path.expanduser(config.store_dir)),
             track=partial(track, console=console),
             say=partial(say, console, style="yellow"),
         )
