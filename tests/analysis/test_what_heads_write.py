@@ -2,8 +2,10 @@
 that hooks, or formulas written here, compute from the model itself."""
 
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,8 +15,13 @@ from torch import nn
 
 import headscope
 from headscope.analysis import activations as module
+from headscope.analysis.head_outputs import replaced_heads
 from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.reading import Reading
+from headscope.analysis.why import explanation
+from headscope.errors import UserError
 from headscope.nn.capture import capture
+from headscope.nn.held import held_outputs
 
 TEXT = "We the p"
 
@@ -213,6 +220,111 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by, off):
         assert {row["part"]: row["without"] for row in rows} == pytest.approx(expected, abs=1e-5)
         for row in rows:
             assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
+
+
+@contextmanager
+def held(loaded):
+    """Holds head L0H0 at zero."""
+    mask = held_outputs(loaded.model, 0, "attention.out_proj").mask
+    mask[: loaded.model.attentions[0].head_dim] = 1
+    yield
+    mask.zero_()
+
+
+def louder(part):
+    return part.register_forward_hook(lambda part, read, output: 3 * output)
+
+
+STATES = {
+    "nothing": lambda loaded: nullcontext(),
+    "zero": lambda loaded: loaded.ablate(["L0H0"]),
+    "mean": lambda loaded: loaded.ablate(["L0H0"], by="mean", text=TEXT[::-1]),
+    "half": lambda loaded: loaded.ablate(["L0H1"], by="half"),
+    "held": held,
+    "patched": lambda loaded: replaced_heads(loaded.model.attentions[0], 1, torch.ones(1)),
+    "network": lambda loaded: louder(loaded.model.blocks[0].feed_forward),
+    "norms": lambda loaded: louder(loaded.model.blocks[1].attention_norm),
+    "last norm": lambda loaded: louder(loaded.model.norm),
+    "embedding": lambda loaded: louder(loaded.model.embedding),
+}
+"""What can be switched off, held, replaced or hooked in a model while a text is read."""
+
+ASKED = {
+    "deciders_by_layer": lambda reading: list(reading.deciders_by_layer()),
+    "gradient": lambda reading: reading.gradient(reading.logits[-1, 5], "heads"),
+    "heads_at": lambda reading: reading.heads_at(2),
+    "position": None,  # asks no model
+    "pushes": lambda reading: reading.pushes(reading.heads[0, 1, 2], 2),
+    "save_html": None,  # `snapshot` in a page
+    "scores_of": lambda reading: reading.scores_of(1),
+    "snapshot": lambda reading: reading.snapshot(reading.statistics).blobs(),
+    "state": None,
+    "stored": None,
+    "terms": lambda reading: reading.terms(2),
+    "unembed": lambda reading: reading.unembed(reading.residual[-1]),
+    "why": lambda reading: reading.why("L1H0"),
+    "writes": lambda reading: reading.writes("L0H0"),
+    "explanation": lambda reading: explanation(reading, "L1H0", 5, 2),
+}
+"""How to ask for what needs arguments, or is a function of a reading."""
+
+
+def answers(reading):
+    """What a reading says in all its public methods and properties, as plain data."""
+    found = {}
+    for name in sorted({*ASKED, *(name for name in dir(Reading) if not name.startswith("_"))}):
+        ask = ASKED.get(name, lambda reading, name=name: getattr(reading, name))
+        if ask:
+            try:
+                value = ask(reading)
+                found[name] = plain(value() if callable(value) else value)
+            except UserError as error:  # a sum that these hooks change
+                found[name] = str(error)
+    return found
+
+
+def plain(value):
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.tolist()
+    if hasattr(value, "to_csv"):
+        return value.to_csv()
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    return plain(vars(value)) if hasattr(value, "__dict__") and not callable(value) else repr(value)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_reading_always_describes_the_model_that_read_the_text(gpt2, name):
+    """Wherever it is asked: where it was made, later, or while other heads are switched off."""
+    state = STATES[name](gpt2)
+    readings = []
+    with state:
+        for _ in range(4):
+            readings.append(gpt2.read(TEXT, gradients=True))
+        expected = answers(readings[0])
+    others = [nullcontext(), gpt2.ablate(["L0H1", "L1H1"]), held(gpt2)]
+    for reading, other in zip(readings[1:], others, strict=True):
+        with other:
+            found = answers(reading)
+        assert [key for key in expected if found[key] != expected[key]] == []
+
+
+def test_a_reading_is_refused_after_its_weights_have_changed_but_keeps_what_it_captured(tmp_path):
+    loaded = saved(tmp_path, "model=gpt2")
+    before = loaded.read(TEXT)
+    expected = loaded.read(TEXT).attention
+    torch.optim.AdamW(loaded.model.parameters(), lr=0.1).step()  # without gradients: no change
+    assert len(before.decider_rows()) == 10
+    loaded.loss(TEXT)
+    loaded.read(TEXT, gradients=True).losses.mean().backward()
+    torch.optim.AdamW(loaded.model.parameters(), lr=0.1).step()
+    close(before.attention, expected)
+    for ask in ("logits", "losses", "heads", "lens", "statistics", "decider_rows", "attribution"):
+        with refused("weights have changed", "read it again"):
+            plain(getattr(before, ask)())
+    assert len(loaded.deciders(TEXT)) == 10
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):

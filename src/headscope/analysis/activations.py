@@ -7,8 +7,8 @@ and each feed-forward network adds its output (Elhage 2021).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,11 +18,15 @@ from headscope.analysis.head_outputs import output_bias, output_matrices
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
-from headscope.nn.capture import ForwardPass, capture
+from headscope.nn.capture import ForwardPass, ModelState, capture
 from headscope.nn.held import held_heads
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
 from headscope.show.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
+
+A = TypeVar("A", bound="Activations")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ROWS = 256
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""
@@ -31,6 +35,17 @@ MAX_PRODUCTS = 2**39
 MORE = 4
 """Number of candidates beyond the listed tokens that are searched in bfloat16. Their exact logits,
 computed afterwards, decide which are listed."""
+
+
+def as_read(compute: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
+    """Makes a function of `Activations` compute with the model as it was when the text was read."""
+
+    @wraps(compute)
+    def in_its_state(activations: A, *args: P.args, **options: P.kwargs) -> R:
+        with activations.state.restored():
+            return compute(activations, *args, **options)
+
+    return in_its_state
 
 
 def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]":
@@ -47,7 +62,9 @@ def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]"
 class Activations:
     """What one forward pass of a model computes on a text of T tokens. For several texts of T
     tokens, every tensor has a first axis B. The tensors are on the device of the model, and are
-    computed when they are first used.
+    computed when they are first used. Whenever that is, the model computes in the `state` in which
+    it read the text: the same heads are switched off, replaced or held. Raises UserError if its
+    weights have changed.
 
     - `tokens` (T,): the token ids; `labels`: a readable text for each of them.
     - `logits` (T, V) and `losses` (T - 1,): the loss of each token after the first one, in nats.
@@ -73,10 +90,10 @@ class Activations:
         name: str = "",
         gradients: bool = False,
     ) -> None:
-        """Runs the model on tokens (T,) or (B, T), without dropout. Heads that are switched off now
-        are off in the whole reading. The mean loss counts `answers` (see `counted_targets`). `step`
-        and `name` are those of the run. Raises UserError for more than `block_size` tokens."""
-        self.model, self.tokenizer = model, tokenizer
+        """Runs the model on tokens (T,) or (B, T), without dropout. The mean loss counts `answers`
+        (see `counted_targets`). `step` and `name` are those of the run. Raises UserError for more
+        than `block_size` tokens."""
+        self.model, self.tokenizer, self.state = model, tokenizer, ModelState(model)
         self.answers, self.begun, self.step, self.name = answers, begun, step, name
         self.tokens = torch.as_tensor(tokens, device=model.device)
         batch = self.tokens if self.tokens.dim() == 2 else self.tokens[None]
@@ -117,8 +134,14 @@ class Activations:
     residual = computed_once(lambda self: self._stacked(self.forward_pass.residual))
     feed_forward = computed_once(lambda self: self._stacked(self.forward_pass.fed))
     heads = computed_once(lambda self: self.heads_at(slice(None)))
-    logits = computed_once(lambda self: self.model.unembed(self.residual[..., -1, :, :]))
+    logits = computed_once(lambda self: self.unembed(self.residual[..., -1, :, :]))
 
+    @as_read
+    def unembed(self, x: Tensor) -> Tensor:
+        """The logits (..., T, V) of outputs (..., T, C) of the last block."""
+        return self.model.unembed(x)
+
+    @as_read
     def scores_of(self, layer: int) -> Tensor:
         """The scores of one layer, (B, H, T, T), also of a single text."""
         block, x = self.model.blocks[layer], self.forward_pass.residual[layer]
@@ -126,6 +149,7 @@ class Activations:
         options: Any = {"position": self.model.position, "mask": mask}
         return block.attention.compute_heads(block.attention_norm(x), **options).scores
 
+    @as_read
     def heads_at(self, positions: int | slice | Tensor) -> Tensor:
         """`heads` at some positions only, (L, H, C) for one and (L, H, N, C) for N."""
         pairs = zip(self.model.attentions, self.forward_pass.outputs, strict=True)
@@ -135,6 +159,7 @@ class Activations:
         )
 
     @computed_once
+    @as_read
     def rest(self) -> Tensor:
         pairs = zip(self.model.attentions, self.forward_pass.attended, strict=True)
         return self._stacked([output_bias(layer).expand_as(x) for layer, x in pairs])
@@ -145,7 +170,7 @@ class Activations:
         targets = self.tokens[..., 1:]
         known = self.known_losses[..., : targets.size(-1)]
         after = known.size(-1)
-        logits = self.model.unembed(self.residual[..., -1, after:-1, :])
+        logits = self.unembed(self.residual[..., -1, after:-1, :])
         losses = next_token_loss(logits, targets[..., after:], reduction="none")
         check_finite(losses)
         return torch.cat([known, losses.view_as(targets[..., after:])], dim=-1)
@@ -159,6 +184,7 @@ class Activations:
         losses = self.losses.detach()[..., : after.size(-1)][counted]
         return float(losses.mean()) if counted.any() else None
 
+    @as_read
     def header(self, length: int | None = None) -> dict[str, Any]:
         """The entries of a snapshot's header that describe the first `length` tokens."""
         length = length or len(self.tokens)
@@ -190,9 +216,10 @@ class Activations:
 
     def _most_likely(self, position: int) -> int:
         with torch.no_grad():
-            return int(self.model.unembed(self.residual[-1, position : position + 1]).argmax())
+            return int(self.unembed(self.residual[-1, position : position + 1]).argmax())
 
 
+@as_read
 @torch.no_grad()
 def predict(
     reading: Activations,

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from headscope.analysis.activations import Activations, predict
+from headscope.analysis.activations import Activations, as_read, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.deciders import By, Decider, without_parts
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale, push_directions
@@ -51,6 +51,7 @@ class Reading(Activations):
     page shows them instead of `statistics`."""
 
     @cached_property
+    @as_read
     def statistics(self) -> HeadStatistics:
         """The metrics and names of all heads on this text, measured when they are first asked for.
         The metrics of induction are measured on one batch of repeated random texts. A single
@@ -70,7 +71,7 @@ class Reading(Activations):
         """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
         the output head compute from `residual` before each layer and after the last one."""
         with torch.set_grad_enabled(self.gradients):
-            return self.model.unembed(self.residual)
+            return self.unembed(self.residual)
 
     def gradient(self, value: Tensor, part: str) -> Tensor:
         """The gradient of the number `value`, such as one of the `logits`, with respect to `part`:
@@ -91,6 +92,7 @@ class Reading(Activations):
             found = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in found)
         return self._stacked(found)
 
+    @as_read
     @torch.no_grad()
     def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
         """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
@@ -170,8 +172,9 @@ class Reading(Activations):
             raise UserError(f"by={by!r}: choose mean or zero")
         position = self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
-        label, tokens = self.tokenizer.label(wanted), self.tokens[None]
-        for rows in without_parts(self.model, tokens, self.forward_pass, position, wanted, by):
+        label = self.tokenizer.label(wanted)
+        for layer in range(len(self.model.blocks)):
+            rows = without_parts(self, layer, position, wanted, by)
             yield [{"token": label, **row} for row in rows]
 
     @torch.no_grad()
@@ -191,6 +194,7 @@ class Reading(Activations):
         copying = float(copying_scores(self.model)[layer, number]) if has_score else math.nan
         return HeadWrites(listed(1), listed(-1), copying)
 
+    @as_read
     def pushes(self, written: Tensor, position: int) -> Tensor:
         """What the vector `written` (C,) in the residual stream at a position adds directly to the
         logit of each token of the tokenizer (V,), minus its mean over the vocabulary."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from headscope.analysis.activations import as_read
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
 from headscope.analysis.head_outputs import output_matrices, parse_head
@@ -195,6 +196,7 @@ def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Wh
     return queries_and_keys(reading, layer, number).why(head, query, key)
 
 
+@as_read
 @torch.no_grad()
 def explanation(reading: "Reading", head: str, query: int, key: int | None) -> dict[str, Any]:
     """How a head computes the weight of `query` on `key`, and why, for a page:

@@ -116,7 +116,7 @@ class Reader:
         check_sampling(max_new_tokens=0, **request.options())
         chosen, text, reading = self.forward(request)
         model, position = reading.model, reading.position(request.position)
-        logits = model.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
+        logits = reading.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
         following, *_ = [*text.tokens[position + 1 :], logits.argmax()]
         target = int(following) if request.target is None else request.target
         token_ids([target, *request.also], model.vocab_size)
