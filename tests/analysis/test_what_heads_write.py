@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from conversion.models import CHOICES, saved
 from refusals import refused
+from small_gpt import gpt
 from torch import nn
 
 import headscope
@@ -19,6 +20,7 @@ from headscope.analysis.head_outputs import replaced_heads
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
 from headscope.analysis.why import explanation
+from headscope.data.tokenizer import CharTokenizer
 from headscope.errors import UserError
 from headscope.nn.capture import capture
 from headscope.nn.held import held_outputs
@@ -254,6 +256,9 @@ ASKED = {
     "gradient": lambda reading: reading.gradient(reading.logits[-1, 5], "heads"),
     "heads_at": lambda reading: reading.heads_at(2),
     "position": None,  # asks no model
+    "most_pushed": lambda reading: reading.most_pushed(
+        reading.pushes(reading.heads[0, 1, 2], 2), 3
+    ),
     "pushes": lambda reading: reading.pushes(reading.heads[0, 1, 2], 2),
     "save_html": None,  # `snapshot` in a page
     "scores_of": lambda reading: reading.scores_of(1),
@@ -393,6 +398,20 @@ def test_an_ablated_head_writes_nothing_or_its_mean(loaded):
     close(loaded.read(TEXT).logits, every.logits)
 
 
+@pytest.mark.parametrize("alphabet", ["ab", "abcdef"])
+def test_of_few_tokens_those_without_a_text_are_listed_last(tmp_path, alphabet):
+    """Rows of the embedding that belong to no token are such ones too."""
+    model = gpt(vocab_size=len(alphabet) + 4, block_size=8)  # unknown, end of text, and two more
+    reading = Reading(model, [0, 1, 1, 0], CharTokenizer(alphabet))
+    readable = len(alphabet)
+    assert reading.with_text.tolist() == [True] * readable + [False] * 4
+    for tokens, pushes in reading.predictions().raised.values():
+        assert tokens.shape[-1] == pushes.shape[-1] == 5
+        assert (tokens[..., :readable] < readable).all()
+        assert (np.diff(pushes[..., :readable]) <= 0).all()
+    assert len(reading.writes("L0H0", count=9).raised) == readable
+
+
 @torch.no_grad()
 def test_predictions_are_the_lens_and_the_pushes_of_every_token(loaded, monkeypatch):
     monkeypatch.setattr(module, "ROWS", 3)  # not a divisor of the number of rows
@@ -405,16 +424,23 @@ def test_predictions_are_the_lens_and_the_pushes_of_every_token(loaded, monkeypa
     close(torch.tensor(found.probabilities), best.values)
     close(likely.gather(-1, torch.tensor(found.tokens)), best.values)
     close(torch.tensor(found.target_probabilities), likely[:, torch.arange(8), targets])
+    every = range(loaded.tokenizer.vocab_size)
+    readable = [token for token in every if loaded.tokenizer.token_bytes(token)]
+    assert len(readable) == len(every) - 1  # the end-of-text token is never listed as raised
+    assert all({*tokens.flatten()} <= {*readable} for tokens, _ in found.raised.values())
     for layer, head, t in ((0, 0, 0), (1, 0, 7), (1, reading.heads.size(1) - 1, 3)):
         pushed = pushes_of(model, reading, layer, head, t)
         written = reading.writes(f"L{layer}H{head}", t, count=3)
-        close(torch.tensor([push for _, push in written.raised]), pushed.topk(3).values)
-        close(torch.tensor([push for _, push in written.lowered]), -(-pushed).topk(3).values)
-        lowest = loaded.tokenizer.labels([int(pushed.argmin())])[0]
+        shown = pushed[readable]
+        close(torch.tensor([push for _, push in written.raised]), shown.topk(3).values)
+        close(torch.tensor([push for _, push in written.lowered]), -(-shown).topk(3).values)
+        lowest = loaded.tokenizer.labels([readable[int(shown.argmin())]])[0]
+        all_written = reading.writes(f"L{layer}H{head}", t, count=len(every))
+        assert [len(pairs) for pairs in (all_written.raised, all_written.lowered)] == [256, 256]
         assert written.lowered[0][0] == lowest
         close(torch.tensor(found.target_pushes[layer, head, t]), pushed[targets[t]])
         tokens, pushes = (torch.tensor(each[head, t]) for each in found.raised[layer])
-        close(pushes, pushed.topk(5).values)
+        close(pushes, shown.topk(5).values)
         close(pushed[tokens], pushes)
     few = reading.predictions({6: 7, 2: targets[2]}, count=2, layers=[1])
     assert (few.positions, few.follows.tolist()) == ([6, 2], [targets[6] == 7, True])

@@ -11,6 +11,7 @@ from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headscope.analysis.direct_effects import fold_into, norm_scale
@@ -127,6 +128,10 @@ class Activations:
         self._check_single()
         return self.tokenizer.labels(self.tokens.tolist())
 
+    @cached_property
+    def with_text(self) -> Tensor:
+        return tokens_with_text(self.model, self.tokenizer)
+
     attention = computed_once(lambda self: self._stacked(self.forward_pass.weights))
     scores = computed_once(
         lambda self: self._stacked(map(self.scores_of, range(len(self.model.blocks))))
@@ -219,6 +224,12 @@ class Activations:
             return int(self.unembed(self.residual[-1, position : position + 1]).argmax())
 
 
+def tokens_with_text(model: GPT, tokenizer: Tokenizer) -> Tensor:
+    """Which tokens of the model have a text (V,). The end-of-text token has none."""
+    lengths = torch.from_numpy(tokenizer.byte_lengths()).to(model.device)
+    return F.pad(lengths, (0, model.vocab_size - len(lengths))) > 0
+
+
 @as_read
 @torch.no_grad()
 def predict(
@@ -230,8 +241,9 @@ def predict(
 ) -> Predictions:
     """What the model predicts at each position in `targets`, and what each head adds to the logit
     of the target at this position. Lists of tokens have `count` entries. The tokens that heads
-    raise most are computed for the heads of `layers`. By default, these are all layers, or none if
-    that needs more than MAX_PRODUCTS multiplications. Raises UserError if a logit is not finite."""
+    raise most, those with a text before others, are computed for the heads of `layers`. By default,
+    these are all layers, or none if that needs more than MAX_PRODUCTS multiplications. Raises
+    UserError if a logit is not finite."""
     model, positions = reading.model, torch.tensor([*targets], device=reading.model.device)
     wanted = torch.tensor([*targets.values()], device=model.device)
     following = torch.cat([reading.tokens[1:], reading.tokens.new_full((1,), -1)])[positions]
@@ -248,10 +260,12 @@ def predict(
         return tokens, (values - log_sum).exp(), (of_target - log_sum).exp()
 
     def raised(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        with_text = reading.with_text
+        logits.masked_fill_(~with_text, -torch.inf)
         candidates = logits.topk(min(count + MORE, model.vocab_size)).indices
         exact = torch.bmm(weight[candidates], rows[..., None])[..., 0]
-        values, places = exact.topk(count)
-        return candidates.gather(-1, places), values
+        places = exact.where(with_text[candidates], -torch.inf).topk(count).indices
+        return candidates.gather(-1, places), exact.gather(-1, places)
 
     normal = upcast_to_float32(model.norm(residual))
     results = in_chunks(normal, weight, wanted, likely)

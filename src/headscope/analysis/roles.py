@@ -64,6 +64,7 @@ def align_heads(runs: Mapping[str, HeadStatistics]) -> DataFrame:
     numbers = by_role[[*DIFFERENCES, *runs[reference].metrics]].agg(["mean", "std"])
     table = concat([texts, numbers], axis="columns")
     table.columns = table.columns.map(" ".join)
-    table.insert(0, "same name", by_role["name"].nunique() == 1)
+    in_all_runs = by_role.size() == len(runs)
+    table.insert(0, "same name", in_all_runs & (by_role["name"].nunique() == 1))
     table.attrs["runs"] = [reference, *(run for run in runs if run != reference)]
     return table.set_axis(runs[reference].heads).rename_axis("role")
