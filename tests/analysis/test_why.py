@@ -152,7 +152,7 @@ def test_pairs_add_up_to_the_scores_and_values_to_what_the_head_writes(reading, 
         close(torch.tensor(totals).softmax(-1), weights[keys])
         close(pushes, pushes_of(reading.model, reading, layer, head, QUERY)[:256])
         for hidden in {*range(len(TEXT))} - {*keys}:
-            with refused(f"key={hidden}", f"L{layer}H{head}", f"query at {QUERY}"):
+            with refused(f"key={hidden}", f"L{layer}H{head}", f"query at {QUERY}", "not see"):
                 reading.why(f"L{layer}H{head}", QUERY, hidden)
 
 

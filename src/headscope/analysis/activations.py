@@ -7,11 +7,10 @@ and each feed-forward network adds its output (Elhage 2021).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from functools import cached_property
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from headscope.analysis.direct_effects import fold_into, norm_scale
@@ -19,15 +18,11 @@ from headscope.analysis.head_outputs import output_bias, output_matrices
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
-from headscope.nn.capture import ForwardPass, ModelState, capture
+from headscope.nn.capture import ForwardPass, capture, copy_with_hooks
 from headscope.nn.held import held_heads
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
 from headscope.show.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
-
-A = TypeVar("A", bound="Activations")
-P = ParamSpec("P")
-R = TypeVar("R")
 
 ROWS = 256
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""
@@ -36,17 +31,6 @@ MAX_PRODUCTS = 2**39
 MORE = 4
 """Number of candidates beyond the listed tokens that are searched in bfloat16. Their exact logits,
 computed afterwards, decide which are listed."""
-
-
-def as_read(compute: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
-    """Makes a function of `Activations` compute with the model as it was when the text was read."""
-
-    @wraps(compute)
-    def in_its_state(activations: A, *args: P.args, **options: P.kwargs) -> R:
-        with activations.state.restored():
-            return compute(activations, *args, **options)
-
-    return in_its_state
 
 
 def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]":
@@ -63,9 +47,8 @@ def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]"
 class Activations:
     """What one forward pass of a model computes on a text of T tokens. For several texts of T
     tokens, every tensor has a first axis B. The tensors are on the device of the model, and are
-    computed when they are first used. Whenever that is, the model computes in the `state` in which
-    it read the text: the same heads are switched off, replaced or held. Raises UserError if its
-    weights have changed.
+    computed when they are first used. Then too, the `model` is the one that read the text: a copy
+    with the same weights, in which the same heads are switched off or held.
 
     - `tokens` (T,): the token ids; `labels`: a readable text for each of them.
     - `logits` (T, V) and `losses` (T - 1,): the loss of each token after the first one, in nats.
@@ -94,7 +77,7 @@ class Activations:
         """Runs the model on tokens (T,) or (B, T), without dropout. The mean loss counts `answers`
         (see `counted_targets`). `step` and `name` are those of the run. Raises UserError for more
         than `block_size` tokens."""
-        self.model, self.tokenizer, self.state = model, tokenizer, ModelState(model)
+        self.model, self.tokenizer = copy_with_hooks(model), tokenizer
         self.answers, self.begun, self.step, self.name = answers, begun, step, name
         self.tokens = torch.as_tensor(tokens, device=model.device)
         batch = self.tokens if self.tokens.dim() == 2 else self.tokens[None]
@@ -130,7 +113,9 @@ class Activations:
 
     @cached_property
     def with_text(self) -> Tensor:
-        return tokens_with_text(self.model, self.tokenizer)
+        """Which tokens of the model have a text (V,). Lists of raised tokens have only these."""
+        lengths = torch.from_numpy(self.tokenizer.byte_lengths()).to(self.model.device)
+        return torch.nn.functional.pad(lengths, (0, self.model.vocab_size - len(lengths))) > 0
 
     attention = computed_once(lambda self: self._stacked(self.forward_pass.weights))
     scores = computed_once(
@@ -139,14 +124,8 @@ class Activations:
     residual = computed_once(lambda self: self._stacked(self.forward_pass.residual))
     feed_forward = computed_once(lambda self: self._stacked(self.forward_pass.fed))
     heads = computed_once(lambda self: self.heads_at(slice(None)))
-    logits = computed_once(lambda self: self.unembed(self.residual[..., -1, :, :]))
+    logits = computed_once(lambda self: self.model.unembed(self.residual[..., -1, :, :]))
 
-    @as_read
-    def unembed(self, x: Tensor) -> Tensor:
-        """The logits (..., T, V) of outputs (..., T, C) of the last block."""
-        return self.model.unembed(x)
-
-    @as_read
     def scores_of(self, layer: int) -> Tensor:
         """The scores of one layer, (B, H, T, T), also of a single text."""
         block, x = self.model.blocks[layer], self.forward_pass.residual[layer]
@@ -154,7 +133,6 @@ class Activations:
         options: Any = {"position": self.model.position, "mask": mask}
         return block.attention.compute_heads(block.attention_norm(x), **options).scores
 
-    @as_read
     def heads_at(self, positions: int | slice | Tensor) -> Tensor:
         """`heads` at some positions only, (L, H, C) for one and (L, H, N, C) for N."""
         pairs = zip(self.model.attentions, self.forward_pass.outputs, strict=True)
@@ -164,7 +142,6 @@ class Activations:
         )
 
     @computed_once
-    @as_read
     def rest(self) -> Tensor:
         pairs = zip(self.model.attentions, self.forward_pass.attended, strict=True)
         return self._stacked([output_bias(layer).expand_as(x) for layer, x in pairs])
@@ -175,7 +152,7 @@ class Activations:
         targets = self.tokens[..., 1:]
         known = self.known_losses[..., : targets.size(-1)]
         after = known.size(-1)
-        logits = self.unembed(self.residual[..., -1, after:-1, :])
+        logits = self.model.unembed(self.residual[..., -1, after:-1, :])
         losses = next_token_loss(logits, targets[..., after:], reduction="none")
         check_finite(losses)
         return torch.cat([known, losses.view_as(targets[..., after:])], dim=-1)
@@ -189,7 +166,6 @@ class Activations:
         losses = self.losses.detach()[..., : after.size(-1)][counted]
         return float(losses.mean()) if counted.any() else None
 
-    @as_read
     def header(self, length: int | None = None) -> dict[str, Any]:
         """The entries of a snapshot's header that describe the first `length` tokens."""
         length = length or len(self.tokens)
@@ -221,16 +197,9 @@ class Activations:
 
     def _most_likely(self, position: int) -> int:
         with torch.no_grad():
-            return int(self.unembed(self.residual[-1, position : position + 1]).argmax())
+            return int(self.model.unembed(self.residual[-1, position : position + 1]).argmax())
 
 
-def tokens_with_text(model: GPT, tokenizer: Tokenizer) -> Tensor:
-    """Which tokens of the model have a text (V,). The end-of-text token has none."""
-    lengths = torch.from_numpy(tokenizer.byte_lengths()).to(model.device)
-    return F.pad(lengths, (0, model.vocab_size - len(lengths))) > 0
-
-
-@as_read
 @torch.no_grad()
 def predict(
     reading: Activations,
@@ -241,9 +210,8 @@ def predict(
 ) -> Predictions:
     """What the model predicts at each position in `targets`, and what each head adds to the logit
     of the target at this position. Lists of tokens have `count` entries. The tokens that heads
-    raise most, those with a text before others, are computed for the heads of `layers`. By default,
-    these are all layers, or none if that needs more than MAX_PRODUCTS multiplications. Raises
-    UserError if a logit is not finite."""
+    raise most are computed for the heads of `layers`. By default, these are all layers, or none if
+    that needs more than MAX_PRODUCTS multiplications. Raises UserError if a logit is not finite."""
     model, positions = reading.model, torch.tensor([*targets], device=reading.model.device)
     wanted = torch.tensor([*targets.values()], device=model.device)
     following = torch.cat([reading.tokens[1:], reading.tokens.new_full((1,), -1)])[positions]
@@ -260,11 +228,10 @@ def predict(
         return tokens, (values - log_sum).exp(), (of_target - log_sum).exp()
 
     def raised(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        with_text = reading.with_text
-        logits.masked_fill_(~with_text, -torch.inf)
+        logits.masked_fill_(~reading.with_text, -torch.inf)
         candidates = logits.topk(min(count + MORE, model.vocab_size)).indices
         exact = torch.bmm(weight[candidates], rows[..., None])[..., 0]
-        places = exact.where(with_text[candidates], -torch.inf).topk(count).indices
+        places = exact.where(reading.with_text[candidates], -torch.inf).topk(count).indices
         return candidates.gather(-1, places), exact.gather(-1, places)
 
     normal = upcast_to_float32(model.norm(residual))

@@ -6,14 +6,15 @@ all layers after it are computed again: its total effect on one text (Vig 2020).
 Shapes: H heads, D head_dim, T tokens, C embed_dim, N parts of the model.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from headscope.analysis.activations import Activations, as_read
 from headscope.analysis.head_outputs import replaced_heads
-from headscope.nn.capture import evaluating
+from headscope.nn import GPT
+from headscope.nn.capture import ForwardPass, evaluating
 
 By = Literal["mean", "zero"]
 """What replaces the output of a part that is switched off: its mean over the text, or zero."""
@@ -23,19 +24,17 @@ Decider = dict[str, Any]
 "L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`."""
 
 
-def is_head(row: Decider) -> bool:
-    """Whether the part is a head, and not a feed-forward network."""
-    return "H" in row["part"]
-
-
-@as_read
 @torch.no_grad()
 def without_parts(
-    reading: Activations, layer: int, position: int, token: int, by: By = "mean"
-) -> list[Decider]:
-    """Switches off each part of a layer alone, on one text. Returns the probability of `token`
-    after `position`, with and without each."""
-    model, forward_pass, tokens = reading.model, reading.forward_pass, reading.tokens[None]
+    model: GPT,
+    tokens: Tensor,
+    forward_pass: ForwardPass,
+    position: int,
+    token: int,
+    by: By = "mean",
+) -> Iterator[list[Decider]]:
+    """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
+    given. Yields, by layer, the probability of `token` after `position`, with and without each."""
     mask = model.document_mask(tokens)
 
     def run(block: torch.nn.Module, x: Tensor) -> Tensor:
@@ -47,26 +46,23 @@ def without_parts(
         return logits.cpu().double().softmax(dim=-1)[:, token].tolist()
 
     [probability] = probabilities(forward_pass.residual[-1])
-    block, outputs, fed = (
-        model.blocks[layer],
-        forward_pass.outputs[layer][0],
-        forward_pass.fed[layer],
-    )
-    heads = torch.arange(block.attention.heads, device=tokens.device)
-    new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
-    if by == "mean":
-        new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
-    parts = [f"L{layer}H{head}" for head in heads.tolist()]
-    with evaluating(model):
-        with replaced_heads(block.attention, heads, new[:, None]):
-            x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
-        if block.feed_forward is not None:
-            parts.append(f"L{layer} feed-forward")
-            attended = forward_pass.residual[layer] + forward_pass.attended[layer]
-            x = torch.cat([x, attended + new_fed])  # (N, T, C)
-        for later in model.blocks[layer + 1 :]:
-            x = run(later, x)
-    return [
-        {"part": part, "probability": probability, "without": without}
-        for part, without in zip(parts, probabilities(x), strict=True)
-    ]
+    for layer, block in enumerate(model.blocks):
+        outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
+        heads = torch.arange(block.attention.heads, device=tokens.device)
+        new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
+        if by == "mean":
+            new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
+        parts = [f"L{layer}H{head}" for head in heads.tolist()]
+        with evaluating(model):
+            with replaced_heads(block.attention, heads, new[:, None]):
+                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+            if block.feed_forward is not None:
+                parts.append(f"L{layer} feed-forward")
+                attended = forward_pass.residual[layer] + forward_pass.attended[layer]
+                x = torch.cat([x, attended + new_fed])  # (N, T, C)
+            for later in model.blocks[layer + 1 :]:
+                x = run(later, x)
+        yield [
+            {"part": part, "probability": probability, "without": without}
+            for part, without in zip(parts, probabilities(x), strict=True)
+        ]

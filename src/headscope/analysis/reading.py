@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from headscope.analysis.activations import Activations, as_read, predict
+from headscope.analysis.activations import Activations, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.deciders import By, Decider, without_parts
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale, push_directions
@@ -51,7 +51,6 @@ class Reading(Activations):
     page shows them instead of `statistics`."""
 
     @cached_property
-    @as_read
     def statistics(self) -> HeadStatistics:
         """The metrics and names of all heads on this text, measured when they are first asked for.
         The metrics of induction are measured on one batch of repeated random texts. A single
@@ -71,7 +70,7 @@ class Reading(Activations):
         """The logit lens (nostalgebraist 2020): the logits (L + 1, T, V) that the final norm and
         the output head compute from `residual` before each layer and after the last one."""
         with torch.set_grad_enabled(self.gradients):
-            return self.unembed(self.residual)
+            return self.model.unembed(self.residual)
 
     def gradient(self, value: Tensor, part: str) -> Tensor:
         """The gradient of the number `value`, such as one of the `logits`, with respect to `part`:
@@ -92,7 +91,6 @@ class Reading(Activations):
             found = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in found)
         return self._stacked(found)
 
-    @as_read
     @torch.no_grad()
     def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
         """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
@@ -172,9 +170,8 @@ class Reading(Activations):
             raise UserError(f"by={by!r}: choose mean or zero")
         position = self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
-        label = self.tokenizer.label(wanted)
-        for layer in range(len(self.model.blocks)):
-            rows = without_parts(self, layer, position, wanted, by)
+        label, tokens = self.tokenizer.label(wanted), self.tokens[None]
+        for rows in without_parts(self.model, tokens, self.forward_pass, position, wanted, by):
             yield [{"token": label, **row} for row in rows]
 
     @torch.no_grad()
@@ -190,14 +187,13 @@ class Reading(Activations):
         return HeadWrites(raised, lowered, copying)
 
     def most_pushed(self, pushes: Tensor, count: int, sign: int = 1) -> list[tuple[str, float]]:
-        """The `count` tokens with the largest `pushes` (V,), or with `sign` -1 the smallest ones,
-        and their pushes. Tokens without a text are left out, because nobody can read them."""
+        """The `count` tokens with a text that have the largest `pushes` (V,), or with `sign` -1 the
+        smallest ones, and their pushes."""
         signed = (sign * pushes)[self.with_text[: len(pushes)]]
         most, places = signed.topk(min(whole_number(count, "count", 0), len(signed)))
         labels = map(self.tokenizer.label, self.with_text.nonzero()[places, 0].tolist())
         return [*zip(labels, (sign * most).tolist(), strict=True)]
 
-    @as_read
     def pushes(self, written: Tensor, position: int) -> Tensor:
         """What the vector `written` (C,) in the residual stream at a position adds directly to the
         logit of each token of the tokenizer (V,), minus its mean over the vocabulary."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headscope.analysis.activations import as_read
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
 from headscope.analysis.head_outputs import moved_values, output_matrices, parse_head
@@ -116,9 +115,8 @@ class QueriesAndKeys:
 
 @torch.no_grad()
 def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKeys:
-    """The queries and keys of a head, by parts. Raises UserError if its scores are not such sums,
-    or its weights not the softmax of the scores of the keys that it sees: in additive attention, or
-    in an attention, a norm or a position encoding of the user."""
+    """The queries and keys of a head, by parts. Raises UserError if its scores are not such sums or
+    its weights not their softmax: in additive attention, or with some parts of the user."""
     model, block, length = reading.model, reading.model.blocks[layer], len(reading.tokens)
     modules: Any = (block.attention, block.attention_norm, model.position)
     names = ", ".join(type(module).__name__ for module in modules)
@@ -181,10 +179,10 @@ def edge_of(
     largest weight. Raises UserError if there is no such position, or if the key is not visible."""
     query = reading.position(-1 if query is None else query, "query")
     strongest = int(reading.attention[layer, head, query].argmax())
-    key = strongest if key is None else reading.position(key, "key")
+    key = reading.position(strongest if key is None else key, "key")
     if not visible_keys(reading, layer, head)[query, key]:
-        problem = f"key={key}: L{layer}H{head} hides it from the query at {query}"
-        raise UserError(f"{problem}; choose a key that it sees, such as {strongest}")
+        problem = f"key={key}: in L{layer}H{head}, the query at {query} does not see it"
+        raise UserError(f"{problem}; choose another key")
     return query, key
 
 
@@ -202,7 +200,6 @@ def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Wh
     return queries_and_keys(reading, layer, number).why(head, query, key)
 
 
-@as_read
 @torch.no_grad()
 def explanation(reading: "Reading", head: str, query: int, key: int | None) -> dict[str, Any]:
     """How a head computes the weight of `query` on `key`, and why, for a page:
@@ -228,8 +225,8 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
         shown[name] = [value if is_seen else None for value, is_seen in values]
     if is_linear(block):
         attention, residual = block.attention, reading.residual[[layer]]
-        values = moved_values(block, residual, weights[None], reading.forward_pass.outputs[layer])
-        written = output_matrices(attention)[number] @ values[0, number, key]
+        moved = moved_values(block, residual, weights[None], reading.forward_pass.outputs[layer])
+        written = output_matrices(attention)[number] @ moved[0, number, key]
         if written.isfinite().all():
             pushes = reading.pushes(weights[number, query, key] * written, query)
             shown["raised"] = reading.most_pushed(pushes, LISTED)

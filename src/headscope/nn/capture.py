@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.errors import UserError
 from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.gpt import GPT
 from headscope.nn.held import Held
@@ -99,44 +98,18 @@ def kept_outputs(
     return changed_outputs(attention, keep)
 
 
-class ModelState:
-    """What a model computes with now: its modules and their hooks, so also the heads that are
-    switched off, and what is held."""
-
-    def __init__(self, model: GPT) -> None:
-        self.model, self.versions = model, weight_versions(model)
-        self.parts = {module: parts_of(module) for module in model.modules()}
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Inside this `with` block, the model computes with this state. Raises UserError if its
-        weights have changed."""
-        now = {
-            module: {name: vars(module)[name] for name in parts}
-            for module, parts in self.parts.items()
-        }
-        try:
-            for module, parts in self.parts.items():
-                vars(module).update(parts)
-            if weight_versions(self.model) != self.versions:
-                raise UserError("the weights have changed since the text was read: read it again")
-            yield
-        finally:
-            for module, parts in now.items():
-                vars(module).update(parts)
-
-
-def parts_of(module: nn.Module) -> dict[str, Any]:
-    """Copies of the dictionaries in which PyTorch keeps the parts and the hooks of a module."""
-    parts = {name: copy(part) for name, part in vars(module).items() if isinstance(part, dict)}
-    if isinstance(module, Held):  # its buffers change in place
-        parts["_buffers"] = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    return parts
-
-
-def weight_versions(model: nn.Module) -> list[int]:
-    """PyTorch's counters of changes in place. Weights made in inference mode have none."""
-    return [0 if x.is_inference() else x._version for x in model.parameters()]
+def copy_with_hooks(module: Any) -> Any:
+    """A copy of a module with the same weights, and with its hooks: what is switched off, replaced
+    or held in one of the two from now on is not in the other."""
+    copied = copy(module)
+    for name, part in vars(module).items():
+        if isinstance(part, dict):  # PyTorch keeps parts and hooks in dictionaries
+            vars(copied)[name] = copy(part)
+    for name, child in module._modules.items():
+        copied._modules[name] = None if child is None else copy_with_hooks(child)
+    if isinstance(copied, Held):  # its buffers change in place
+        copied.mask, copied.values = copied.mask.clone(), copied.values.clone()
+    return copied
 
 
 @contextmanager

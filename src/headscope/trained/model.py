@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,7 +19,6 @@ from torch import Tensor
 
 import headscope
 from headscope.analysis.ablation import Replacement, ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.activations import tokens_with_text
 from headscope.analysis.deciders import By
 from headscope.analysis.examples import example_rows, find_examples
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
@@ -165,12 +163,7 @@ class TrainedModel:
             gradients=gradients,
         )
         reading.stored = self.stored_statistics
-        reading.with_text = self._with_text  # so that it is not computed again
         return reading
-
-    @cached_property
-    def _with_text(self) -> Tensor:
-        return tokens_with_text(self.model, self.tokenizer)
 
     def stored_statistics(self, thresholds: Thresholds | None = None) -> HeadStatistics | None:
         """The metrics of the heads that were measured when the run ended, with the names that

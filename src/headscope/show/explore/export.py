@@ -74,7 +74,7 @@ def table(explorer: Explorer, request: Export) -> Exported:
     losses = [None, *reading.losses.tolist()]
     table = data_frame({"id": text.tokens, "token": reading.labels, "loss": losses})
     for position in range(len(table)):
-        logits = reading.unembed(reading.residual[-1, position : position + 1])[0]
+        logits = chosen.loaded.model.unembed(reading.residual[-1, position : position + 1])[0]
         rows = likely(chosen, logits.cpu().double(), request, [])["next"][:LISTED]
         for number, row in enumerate(rows, start=1):
             table.loc[position, f"next_{number}"] = row["label"]

@@ -116,7 +116,7 @@ class Reader:
         check_sampling(max_new_tokens=0, **request.options())
         chosen, text, reading = self.forward(request)
         model, position = reading.model, reading.position(request.position)
-        logits = reading.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
+        logits = model.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
         following, *_ = [*text.tokens[position + 1 :], logits.argmax()]
         target = int(following) if request.target is None else request.target
         token_ids([target, *request.also], model.vocab_size)
@@ -155,6 +155,8 @@ class Reader:
             return chosen, text, kept[key]
         with Switches(chosen.loaded.model, request, text.tokens).on():
             reading = chosen.loaded.read(text.tokens, begun=whole)
+        if kept:
+            reading.with_text = kept[next(reversed(kept))].with_text  # it is slow to compute
         if kept and not request.mean:  # the mean over a text depends on all of it
             before = next(reversed(kept))
             equal = takewhile(lambda pair: pair[0] == pair[1], zip(before[0], key[0], strict=False))

@@ -31,10 +31,9 @@ def align(runs: Sequence[str | Path], *, device: str = "cpu") -> DataFrame:
     Raises UserError if fewer than two runs are given, or if one cannot be loaded or measured.
     """
     is_list = isinstance(runs, Iterable) and not isinstance(runs, str)
-    names = [*map(str, runs)] if is_list else []
+    names = [*map(str, runs)] if is_list else [str(runs)]
     if len({*names}) < max(2, len(names)):
-        advice = "name two or more different runs, such as [run_a,run_b]"
-        raise UserError(f"runs={names if is_list else repr(runs)}: {advice}")
+        raise UserError(f"runs={names}: name two or more different runs, such as [run_a,run_b]")
     models = {run: load(find(run, key="runs"), device=device) for run in names}
     return align_heads({run: model.statistics() for run, model in models.items()})
 

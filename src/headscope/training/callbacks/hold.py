@@ -24,8 +24,8 @@ from headscope.training.callbacks.steps import data_of
 class Hold(Callback):
     """Holds `heads`, such as ["L0H0"], and the feed-forward networks of the layers `feed_forward`,
     such as [0], in all optimizer steps after step `from_step`, up to and including `until_step` (by
-    default, to the end). This shows what the rest of the model learns while they write nothing, or
-    learn nothing (Singh 2024: "clamping").
+    default, to the end). This shows what the rest of the model learns if they write or learn
+    nothing (Singh 2024: "clamping"). Raises UserError if a key does not fit the model or the run.
 
     - `by="zero"`: their output is zero.
     - `by="mean"`: their output is their mean output at `from_step`, over the windows of the
@@ -34,8 +34,7 @@ class Hold(Callback):
 
     With "mean" and "frozen", their own weights stay as they are at `from_step` (see `own_weights`).
     With "zero", these get a gradient of zero: only weight decay and momentum change them. The
-    checkpoints contain what is held, so loaded models compute the same as in training. Raises
-    UserError, when training starts too, if a key `callbacks.hold.…` does not fit the model or run.
+    checkpoints contain what is held, so loaded models compute the same as in training.
     """
 
     def __init__(
