@@ -142,9 +142,9 @@ analysis/head_statistics.py
 - return None if mask is None else mask.tril()
 + return None
 > analysis/test_planted_heads.py::test_no_head_of_an_untrained_model_has_a_name
-# untrained additive attention gets names
-- if isinstance(layer, AdditiveAttention):
-+ if False:
+# the scores of untrained heads are forgotten
+- return 1.05 * math.erf(deviation / math.sqrt(8))
++ return 0.0
 > analysis/test_planted_heads.py::test_no_head_of_an_untrained_model_has_a_name
 analysis/direct_effects.py
 # LayerNorm's subtraction of the mean is forgotten
@@ -183,7 +183,7 @@ analysis/activations.py
 # tokens without a text are listed as raised tokens
 - logits.masked_fill_(~reading.with_text, -torch.inf)
 + pass
-> analysis/test_what_heads_write.py::test_predictions_are_the_lens_and_the_pushes_of_every_token
+> analysis/test_what_heads_write.py::test_of_few_tokens_those_without_a_text_are_listed_last
 analysis/roles.py
 # a head without a partner has the same name
 - (by_role.size() == len(runs))

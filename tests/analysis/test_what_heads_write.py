@@ -380,13 +380,13 @@ def test_an_ablated_head_writes_nothing_or_its_mean(loaded):
     close(loaded.read(TEXT).logits, every.logits)
 
 
-@pytest.mark.parametrize("alphabet", ["ab", "abcdef"])
-def test_of_few_tokens_those_without_a_text_are_listed_last(tmp_path, alphabet):
+@pytest.mark.parametrize(("alphabet", "others"), [("ab", 4), ("abcdef", 4), ("abcdef", 40)])
+def test_of_few_tokens_those_without_a_text_are_listed_last(alphabet, others):
     """Rows of the embedding that belong to no token are such ones too."""
-    model = gpt(vocab_size=len(alphabet) + 4, block_size=8)  # unknown, end of text, and two more
+    model = gpt(vocab_size=len(alphabet) + others, block_size=8)  # with unknown and end of text
     reading = Reading(model, [0, 1, 1, 0], CharTokenizer(alphabet))
     readable = len(alphabet)
-    assert reading.with_text.tolist() == [True] * readable + [False] * 4
+    assert reading.with_text.tolist() == [True] * readable + [False] * others
     for tokens, pushes in reading.predictions().raised.values():
         assert tokens.shape[-1] == pushes.shape[-1] == 5
         assert (tokens[..., :readable] < readable).all()
