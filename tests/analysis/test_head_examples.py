@@ -13,6 +13,7 @@ from test_planted_heads import back, planted
 from headscope.analysis.examples import GAP, find_examples
 from headscope.analysis.head_statistics import visible_in
 from headscope.data.tokenizer import CharTokenizer
+from headscope.nn.held import held_outputs
 
 LETTERS = CharTokenizer("".join(map(chr, range(65, 65 + VOCAB - 2))))
 
@@ -80,6 +81,29 @@ def test_few_and_short_windows_give_what_they_have(windows, length):
     for found in chain(*find_examples(model, tokens, LETTERS)):
         assert sum(one.kind == "weight" for one in found) == min(windows, 3)
         assert all(one.query >= min(length - 1, math.ceil(length / 4)) for one in found)
+
+
+@pytest.mark.parametrize("words", ["model=gpt2", "model/attention=stacked_heads model/norm=none"])
+def test_only_the_head_that_is_switched_off_or_held_moves_nothing(tmp_path, words):
+    loaded = saved(tmp_path, words)
+    windows = random_windows(5, 8, 250)
+
+    def moving():
+        found = [*chain(*find_examples(loaded.model, windows, loaded.tokenizer))]
+        for of_head in found:
+            moves = "moved" in {one.kind for one in of_head}
+            assert {one.moved is not None for one in of_head} == {moves}
+            yield moves
+
+    assert [*moving()] == [True] * 8
+    for options in ({}, {"by": "mean", "text": "We the p"}):
+        with loaded.ablate(["L1H2"], **options):
+            assert [head for head, moves in enumerate(moving()) if not moves] == [6]
+    held = held_outputs(loaded.model, 0, "attention.out_proj")
+    held.mask.unflatten(0, (4, -1))[1] = 1
+    assert [head for head, moves in enumerate(moving()) if not moves] == [1]
+    held.values[:] = 0.5
+    assert [head for head, moves in enumerate(moving()) if not moves] == [1]
 
 
 def test_far_tokens_have_a_gap_and_only_a_head_that_sums_values_moves():

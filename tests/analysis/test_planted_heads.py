@@ -7,7 +7,7 @@ import pytest
 import torch
 from checkpoint_files import configuration
 from choices import parts
-from conversion.models import CHOICES
+from conversion.models import CHOICES, PARTS
 from running import ROOT
 from test_chinese import MAKERS, TEXT
 
@@ -180,13 +180,24 @@ def test_within_short_documents_only_what_a_head_does_gives_it_a_name(longest):
     assert labels_of(model, short_documents(50, 64, longest)) == names
 
 
-@pytest.mark.parametrize("words", CHOICES)
-def test_no_head_of_an_untrained_model_has_a_name(words):
-    """With every choice in conf/model, except ALiBi, which prefers near tokens by design."""
+ADDITIVE = "model/attention=additive model.attention.qk_norm=true"
+
+
+@pytest.mark.parametrize(
+    ("words", "width"),
+    [
+        *product(CHOICES, [64]),
+        *product(PARTS, [128, 768]),
+        *product(["model=gpt2", "model=modern", ADDITIVE, "model/norm=none"], [256, 1024]),
+    ],
+)
+def test_no_head_of_an_untrained_model_has_a_name(words, width):
+    """With every choice in conf/model, except ALiBi, which prefers near tokens by design. Widths
+    are those of tests, the default and GPT-2: scores grow with the width before training too."""
     torch.manual_seed(1)
-    config = Part(configuration(*words.split())["model"], embed_dim=64, block_size=16)
+    config = Part(configuration(*words.split())["model"], embed_dim=width, block_size=16)
     model = build_model(config, vocab_size=50, end_of_text=49)
-    found = {*labels_of(model, short_documents(50, 16, 9))}
+    found = {*labels_of(model, short_documents(50, 16, 9)[: 4096 // width])}
     assert (found == {"-"}) != ("alibi" in words)
 
 

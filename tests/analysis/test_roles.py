@@ -5,7 +5,9 @@ from itertools import permutations, product
 
 import pytest
 import torch
+from refusals import refused
 
+import headscope
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads
 from headscope.analysis.metrics import colour_ends
 from headscope.analysis.roles import align_heads, best_assignment, differences
@@ -44,6 +46,25 @@ def test_a_model_with_shuffled_heads_is_aligned_perfectly_with_itself(measured):
     for name, metric in measured.metrics.items():
         assert table[f"{name} mean"].tolist() == pytest.approx(metric.flatten().tolist())
         assert (table[f"{name} std"] < 1e-6).all()
+
+
+@pytest.mark.parametrize("kept", [1, 2, 5])
+def test_a_role_has_the_same_name_only_if_every_run_has_a_head_of_it(measured, kept):
+    smaller = replace(
+        measured,
+        metrics={name: x.flatten()[None, :kept] for name, x in measured.metrics.items()},
+        types=measured.types[:kept],
+    )
+    table = align_heads({"a": measured, "b": measured, "small": smaller})
+    assert table["same name"].tolist() == [role < kept for role in range(6)]
+    assert table["head small"].isna().tolist() == [role >= kept for role in range(6)]
+    assert len(table) == 6
+
+
+@pytest.mark.parametrize("runs", [None, [], "x", 5, ["x"], ["x", "x"], [None, None], b"x"])
+def test_what_is_not_two_runs_is_refused(runs):
+    with refused("runs=", "two or more"):
+        headscope.align(runs)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (3, 6)])

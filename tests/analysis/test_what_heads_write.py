@@ -2,19 +2,28 @@
 that hooks, or formulas written here, compute from the model itself."""
 
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from conversion.models import CHOICES, saved
 from refusals import refused
+from small_gpt import gpt
 from torch import nn
 
 import headscope
 from headscope.analysis import activations as module
+from headscope.analysis.head_outputs import replaced_heads
 from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.reading import Reading
+from headscope.analysis.why import explanation
+from headscope.data.tokenizer import CharTokenizer
+from headscope.errors import UserError
 from headscope.nn.capture import capture
+from headscope.nn.held import held_outputs
 
 TEXT = "We the p"
 
@@ -215,6 +224,96 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by, off):
             assert row["probability"] == pytest.approx(float(probability), abs=1e-5)
 
 
+@contextmanager
+def held(loaded):
+    """Holds head L0H0 at zero."""
+    mask = held_outputs(loaded.model, 0, "attention.out_proj").mask
+    mask[: loaded.model.attentions[0].head_dim] = 1
+    yield
+    mask.zero_()
+
+
+def louder(part):
+    return part.register_forward_hook(lambda part, read, output: 3 * output)
+
+
+STATES = {
+    "nothing": lambda loaded: nullcontext(),
+    "zero": lambda loaded: loaded.ablate(["L0H0"]),
+    "mean": lambda loaded: loaded.ablate(["L0H0"], by="mean", text=TEXT[::-1]),
+    "half": lambda loaded: loaded.ablate(["L0H1"], by="half"),
+    "held": held,
+    "patched": lambda loaded: replaced_heads(loaded.model.attentions[0], 1, torch.ones(1)),
+    "network": lambda loaded: louder(loaded.model.blocks[0].feed_forward),
+    "norms": lambda loaded: louder(loaded.model.blocks[1].attention_norm),
+    "last norm": lambda loaded: louder(loaded.model.norm),
+    "embedding": lambda loaded: louder(loaded.model.embedding),
+}
+"""What can be switched off, held, replaced or hooked in a model while a text is read."""
+
+ASKED = {
+    "deciders_by_layer": lambda reading: list(reading.deciders_by_layer()),
+    "gradient": lambda reading: reading.gradient(reading.logits[-1, 5], "heads"),
+    "heads_at": lambda reading: reading.heads_at(2),
+    "position": None,  # asks no model
+    "most_pushed": lambda reading: reading.most_pushed(
+        reading.pushes(reading.heads[0, 1, 2], 2), 3
+    ),
+    "pushes": lambda reading: reading.pushes(reading.heads[0, 1, 2], 2),
+    "save_html": None,  # `snapshot` in a page
+    "scores_of": lambda reading: reading.scores_of(1),
+    "snapshot": lambda reading: reading.snapshot(reading.statistics).blobs(),
+    "stored": None,
+    "terms": lambda reading: reading.terms(2),
+    "why": lambda reading: reading.why("L1H0"),
+    "writes": lambda reading: reading.writes("L0H0"),
+    "explanation": lambda reading: explanation(reading, "L1H0", 5, 2),
+}
+"""How to ask for what needs arguments, or is a function of a reading."""
+
+
+def answers(reading):
+    """What a reading says in all its public methods and properties, as plain data."""
+    found = {}
+    for name in sorted({*ASKED, *(name for name in dir(Reading) if not name.startswith("_"))}):
+        ask = ASKED.get(name, lambda reading, name=name: getattr(reading, name))
+        if ask:
+            try:
+                value = ask(reading)
+                found[name] = plain(value() if callable(value) else value)
+            except UserError as error:  # a sum that these hooks change
+                found[name] = str(error)
+    return found
+
+
+def plain(value):
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.tolist()
+    if hasattr(value, "to_csv"):
+        return value.to_csv()
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    return plain(vars(value)) if hasattr(value, "__dict__") and not callable(value) else repr(value)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_reading_always_describes_the_model_that_read_the_text(gpt2, name):
+    """Wherever it is asked: where it was made, later, or while other heads are switched off."""
+    state = STATES[name](gpt2)
+    readings = []
+    with state:
+        for _ in range(4):
+            readings.append(gpt2.read(TEXT, gradients=True))
+        expected = answers(readings[0])
+    others = [nullcontext(), gpt2.ablate(["L0H1", "L1H1"]), held(gpt2)]
+    for reading, other in zip(readings[1:], others, strict=True):
+        with other:
+            found = answers(reading)
+        assert [key for key in expected if found[key] != expected[key]] == []
+
+
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):
     model, tokens = loaded.model, tokens_of(loaded)
     found, blocks = loaded.read(TEXT).lens, model.blocks
@@ -281,6 +380,20 @@ def test_an_ablated_head_writes_nothing_or_its_mean(loaded):
     close(loaded.read(TEXT).logits, every.logits)
 
 
+@pytest.mark.parametrize(("alphabet", "others"), [("ab", 4), ("abcdef", 4), ("abcdef", 40)])
+def test_of_few_tokens_those_without_a_text_are_listed_last(alphabet, others):
+    """Rows of the embedding that belong to no token are such ones too."""
+    model = gpt(vocab_size=len(alphabet) + others, block_size=8)  # with unknown and end of text
+    reading = Reading(model, [0, 1, 1, 0], CharTokenizer(alphabet))
+    readable = len(alphabet)
+    assert reading.with_text.tolist() == [True] * readable + [False] * others
+    for tokens, pushes in reading.predictions().raised.values():
+        assert tokens.shape[-1] == pushes.shape[-1] == 5
+        assert (tokens[..., :readable] < readable).all()
+        assert (np.diff(pushes[..., :readable]) <= 0).all()
+    assert len(reading.writes("L0H0", count=9).raised) == readable
+
+
 @torch.no_grad()
 def test_predictions_are_the_lens_and_the_pushes_of_every_token(loaded, monkeypatch):
     monkeypatch.setattr(module, "ROWS", 3)  # not a divisor of the number of rows
@@ -293,16 +406,23 @@ def test_predictions_are_the_lens_and_the_pushes_of_every_token(loaded, monkeypa
     close(torch.tensor(found.probabilities), best.values)
     close(likely.gather(-1, torch.tensor(found.tokens)), best.values)
     close(torch.tensor(found.target_probabilities), likely[:, torch.arange(8), targets])
+    every = range(loaded.tokenizer.vocab_size)
+    readable = [token for token in every if loaded.tokenizer.token_bytes(token)]
+    assert len(readable) == len(every) - 1  # the end-of-text token is never listed as raised
+    assert all({*tokens.flatten()} <= {*readable} for tokens, _ in found.raised.values())
     for layer, head, t in ((0, 0, 0), (1, 0, 7), (1, reading.heads.size(1) - 1, 3)):
         pushed = pushes_of(model, reading, layer, head, t)
         written = reading.writes(f"L{layer}H{head}", t, count=3)
-        close(torch.tensor([push for _, push in written.raised]), pushed.topk(3).values)
-        close(torch.tensor([push for _, push in written.lowered]), -(-pushed).topk(3).values)
-        lowest = loaded.tokenizer.labels([int(pushed.argmin())])[0]
+        shown = pushed[readable]
+        close(torch.tensor([push for _, push in written.raised]), shown.topk(3).values)
+        close(torch.tensor([push for _, push in written.lowered]), -(-shown).topk(3).values)
+        lowest = loaded.tokenizer.labels([readable[int(shown.argmin())]])[0]
+        all_written = reading.writes(f"L{layer}H{head}", t, count=len(every))
+        assert [len(pairs) for pairs in (all_written.raised, all_written.lowered)] == [256, 256]
         assert written.lowered[0][0] == lowest
         close(torch.tensor(found.target_pushes[layer, head, t]), pushed[targets[t]])
         tokens, pushes = (torch.tensor(each[head, t]) for each in found.raised[layer])
-        close(pushes, pushed.topk(5).values)
+        close(pushes, shown.topk(5).values)
         close(pushed[tokens], pushes)
     few = reading.predictions({6: 7, 2: targets[2]}, count=2, layers=[1])
     assert (few.positions, few.follows.tolist()) == ([6, 2], [targets[6] == 7, True])

@@ -2,6 +2,7 @@
 the pairs add up to the scores, and the pair of a circuit built by hand comes first."""
 
 import copy
+import re
 from contextlib import ExitStack
 from itertools import product
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from conversion.models import CHOICES, saved
 from refusals import refused
+from running import ROOT
 from small_gpt import VOCAB, induction_circuit
 from test_what_heads_write import close, normalized, pushes_of
 
@@ -18,7 +20,8 @@ from headscope.analysis.reading import Reading
 from headscope.analysis.why import explanation
 from headscope.data.tokenizer import byte
 from headscope.nn import AdditiveAttention, Learned, MultiHead
-from headscope.nn.masks import combine_masks
+from headscope.nn.dot_product import HeadOutputs
+from headscope.nn.held import held_outputs
 from headscope.nn.norm import HeadNorm
 
 TEXT = [87, 101, 256, 101, 32, 101, 87, 112]  # with document_mask, 256 begins a document
@@ -28,11 +31,27 @@ WITH_SUMS = [words for words in CHOICES if "additive" not in words] + [
     f"model/attention=stacked_heads model/position=rotary {NORMS}",
     f"model/attention=grouped_query model/position=relative model.document_mask=true {NORMS}",
 ]
+WINDOW = 3
+WINDOWED = ["model=gpt2 window", "model/position=alibi model.document_mask=true window"]
 
 
-@pytest.fixture(scope="module", params=WITH_SUMS, ids=lambda words: words.replace("model", ""))
+def sliding_window():
+    """The attention of docs/own_parts.md."""
+    docs, found = (ROOT / "docs/own_parts.md").read_text(encoding="utf-8"), {}
+    [code] = [each for each in re.findall(r"```python\n(.+?)```", docs, re.S) if "near" in each]
+    exec(code, found)
+    return found["SlidingWindow"]
+
+
+@pytest.fixture(
+    scope="module", params=WITH_SUMS + WINDOWED, ids=lambda words: words.replace("model", "")
+)
 def reading(request, tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("model"), request.param).read(TEXT)
+    words, hides, _ = request.param.partition(" window")
+    loaded = saved(tmp_path_factory.mktemp("model"), words)
+    for attention in loaded.model.attentions if hides else ():
+        attention.__class__, attention.window = sliding_window(), WINDOW
+    return loaded.read(TEXT)
 
 
 @pytest.fixture
@@ -41,9 +60,10 @@ def gpt2(tmp_path):
 
 
 def seen_by(reading, query):
-    """The keys that a query sees: those of its document, up to itself."""
+    """The keys that a query sees: those of its document and of its window, up to itself."""
     start = TEXT.index(256) if reading.model.end_of_text is not None else 0
-    return [*range(start if start <= query else 0, query + 1)]
+    window = getattr(reading.model.attentions[0], "window", len(TEXT))
+    return [*range(max(start if start <= query else 0, query - window + 1), query + 1)]
 
 
 @torch.no_grad()
@@ -112,7 +132,7 @@ def check(why, names, expected):
 @torch.no_grad()
 def test_pairs_add_up_to_the_scores_and_values_to_what_the_head_writes(reading, monkeypatch):
     monkeypatch.setattr(module, "LISTED", 257)  # all tokens, and all pairs
-    keys, labels = seen_by(reading, QUERY), reading.tokenizer.vocabulary_labels()
+    keys, labels = seen_by(reading, QUERY), reading.tokenizer.vocabulary_labels()[:256]
     for layer, head in product(*map(range, reading.attention.shape[:2])):
         scores, weights = reading.scores[layer, head, QUERY], reading.attention[layer, head, QUERY]
         totals, pushes = [], 0
@@ -126,10 +146,14 @@ def test_pairs_add_up_to_the_scores_and_values_to_what_the_head_writes(reading, 
             assert sum(value for *_, value in page["pairs"]) == pytest.approx(page["total"])
             totals.append(page["total"])
             raised = dict(page["raised"])
+            assert len(raised) == len(labels)  # all that have a text
             pushes += torch.tensor([raised[label] for label in labels])
         close(torch.tensor(totals), scores[keys] - scores[keys].mean())
         close(torch.tensor(totals).softmax(-1), weights[keys])
-        close(pushes, pushes_of(reading.model, reading, layer, head, QUERY))
+        close(pushes, pushes_of(reading.model, reading, layer, head, QUERY)[:256])
+        for hidden in {*range(len(TEXT))} - {*keys}:
+            with refused(f"key={hidden}", f"L{layer}H{head}", f"query at {QUERY}", "not see"):
+                reading.why(f"L{layer}H{head}", QUERY, hidden)
 
 
 @torch.no_grad()
@@ -184,10 +208,15 @@ def test_the_pair_of_a_circuit_built_by_hand_comes_first(by_query, by_key, head,
         assert value == pytest.approx(why.total, rel=0.05)
 
 
-class Windowed(MultiHead):
-    def attend(self, q, k, v, *, mask, **options):
-        near = torch.ones(len(TEXT), len(TEXT)).triu(-3).bool()
-        return super().attend(q, k, v, mask=combine_masks(near, mask), **options)
+class Strongest(MultiHead):
+    """Hides all keys but two, by their scores."""
+
+    def attend(self, q, k, v, **options):
+        _, weights, scores = super().attend(q, k, v, **options)
+        least = weights.topk(2).values[..., -1:]
+        kept = weights.where(weights >= least, 0.0)
+        kept = kept / kept.sum(-1, keepdim=True)
+        return HeadOutputs(kept @ v, kept, scores)
 
 
 class Projected(MultiHead):
@@ -200,7 +229,7 @@ class Cubed(Learned):
         return q**3, k
 
 
-@pytest.mark.parametrize("kind", [AdditiveAttention, Windowed, Projected, Cubed])
+@pytest.mark.parametrize("kind", [AdditiveAttention, Strongest, Projected, Cubed])
 def test_scores_that_are_no_such_sum_are_refused(gpt2, kind):
     model = gpt2.model
     if kind is AdditiveAttention:
@@ -213,6 +242,23 @@ def test_scores_that_are_no_such_sum_are_refused(gpt2, kind):
     assert kind.__name__ in shown["problem"]
     assert shown.keys() & {"pairs", "total", "q"} == set()
     assert ("raised" in shown) == (kind is not Projected)
+
+
+@pytest.mark.parametrize("words", ["model=gpt2", "model/attention=stacked_heads"])
+def test_a_head_that_is_switched_off_or_held_moves_no_value(tmp_path, words):
+    loaded = saved(tmp_path, words)
+    mask = held_outputs(loaded.model, 1, "attention.out_proj").mask
+
+    def heads_that_raise():
+        shown = [explanation(loaded.read(TEXT), f"L1H{head}", -1, None) for head in range(4)]
+        return [head for head in range(4) if "raised" in shown[head]]
+
+    assert heads_that_raise() == [0, 1, 2, 3]
+    for options in ({}, {"by": "mean", "text": TEXT[::-1]}, {"by": "half"}):
+        with loaded.ablate(["L1H2"], **options):
+            assert heads_that_raise() == [0, 1, 3]
+    mask.unflatten(0, (4, -1))[1] = 1
+    assert heads_that_raise() == [0, 2, 3]
 
 
 def test_what_a_head_does_not_see_is_refused(gpt2, tmp_path):

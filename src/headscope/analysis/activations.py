@@ -18,7 +18,7 @@ from headscope.analysis.head_outputs import output_bias, output_matrices
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
-from headscope.nn.capture import ForwardPass, capture
+from headscope.nn.capture import ForwardPass, capture, copy_with_hooks
 from headscope.nn.held import held_heads
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
@@ -47,7 +47,8 @@ def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]"
 class Activations:
     """What one forward pass of a model computes on a text of T tokens. For several texts of T
     tokens, every tensor has a first axis B. The tensors are on the device of the model, and are
-    computed when they are first used.
+    computed when they are first used. Then too, the `model` is the one that read the text: a copy
+    with the same weights, in which the same heads are switched off or held.
 
     - `tokens` (T,): the token ids; `labels`: a readable text for each of them.
     - `logits` (T, V) and `losses` (T - 1,): the loss of each token after the first one, in nats.
@@ -73,10 +74,10 @@ class Activations:
         name: str = "",
         gradients: bool = False,
     ) -> None:
-        """Runs the model on tokens (T,) or (B, T), without dropout. Heads that are switched off now
-        are off in the whole reading. The mean loss counts `answers` (see `counted_targets`). `step`
-        and `name` are the run's, if known. Raises UserError for more than `block_size` tokens."""
-        self.model, self.tokenizer = model, tokenizer
+        """Runs the model on tokens (T,) or (B, T), without dropout. The mean loss counts `answers`
+        (see `counted_targets`). `step` and `name` are the run's, if known. Raises UserError for
+        more than `block_size` tokens."""
+        self.model, self.tokenizer = copy_with_hooks(model), tokenizer
         self.answers, self.begun, self.step, self.name = answers, begun, step, name
         self.tokens = torch.as_tensor(tokens, device=model.device)
         batch = self.tokens if self.tokens.dim() == 2 else self.tokens[None]
@@ -109,6 +110,12 @@ class Activations:
     def labels(self) -> list[str]:
         self._check_single()
         return self.tokenizer.labels(self.tokens.tolist())
+
+    @cached_property
+    def with_text(self) -> Tensor:
+        """Which tokens of the model have a text (V,). Lists of raised tokens have only these."""
+        lengths = torch.from_numpy(self.tokenizer.byte_lengths()).to(self.model.device)
+        return torch.nn.functional.pad(lengths, (0, self.model.vocab_size - len(lengths))) > 0
 
     attention = computed_once(lambda self: self._stacked(self.forward_pass.weights))
     scores = computed_once(
@@ -222,10 +229,11 @@ def predict(
         return tokens, (values - log_sum).exp(), (of_target - log_sum).exp()
 
     def raised(logits: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        logits.masked_fill_(~reading.with_text, -torch.inf)
         candidates = logits.topk(min(count + MORE, model.vocab_size)).indices
         exact = torch.bmm(weight[candidates], rows[..., None])[..., 0]
-        values, places = exact.topk(count)
-        return candidates.gather(-1, places), values
+        places = exact.where(reading.with_text[candidates], -torch.inf).topk(count).indices
+        return candidates.gather(-1, places), exact.gather(-1, places)
 
     normal = upcast_to_float32(model.norm(residual))
     results = in_chunks(normal, weight, wanted, likely)

@@ -6,14 +6,13 @@ all layers after it are computed again: its total effect on one text (Vig 2020).
 Shapes: H heads, D head_dim, T tokens, C embed_dim, N parts of the model.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from headscope.analysis.head_outputs import replaced_heads
-from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import ForwardPass, evaluating
 
@@ -23,22 +22,6 @@ By = Literal["mean", "zero"]
 Decider = dict[str, Any]
 """A part of the model, and the probability of a token with and without it: `part`, such as L0H1 or
 "L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`."""
-
-
-def is_head(row: Decider) -> bool:
-    """Whether the part is a head, and not a feed-forward network."""
-    return "H" in row["part"]
-
-
-def check_unchanged(model: GPT, run: Callable[..., Tensor], residual: list[Tensor]) -> None:
-    """Raises UserError if the blocks give another output than when the text was read."""
-    x = residual[0]
-    with evaluating(model):
-        for block in model.blocks:
-            x = run(block, x)
-    if (x - residual[-1]).norm() > 0.05 * residual[-1].norm():
-        problem = "other heads are switched off than when the text was read"
-        raise UserError(f"{problem}: read it and ask for its deciders inside the same `with`")
 
 
 @torch.no_grad()
@@ -63,7 +46,6 @@ def without_parts(
         return logits.cpu().double().softmax(dim=-1)[:, token].tolist()
 
     [probability] = probabilities(forward_pass.residual[-1])
-    check_unchanged(model, run, forward_pass.residual)
     for layer, block in enumerate(model.blocks):
         outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
         heads = torch.arange(block.attention.heads, device=tokens.device)

@@ -12,15 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.analysis.head_outputs import output_matrices
+from headscope.analysis.head_outputs import moved_values, output_matrices
 from headscope.analysis.head_statistics import MAX_WEIGHTS_PER_HEAD, visible_in
 from headscope.analysis.rows import Rows
 from headscope.data.labels import visible
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
-from headscope.nn.block import Block
 from headscope.nn.capture import capture
-from headscope.nn.dot_product import one_per_query_head
 from headscope.show.viewer.snapshot import shortened
 
 STRONGEST = 3
@@ -36,8 +34,8 @@ class Example:
 
     - `head`: such as L1H0. `kind`: `weight`, `moved` or `decile` (see `find_examples`).
     - `weight`: the attention weight. `moved`: the norm of what moves from the key to the query: the
-      weight times the head's value of the key, after the output projection. None if an attention of
-      the user does not return sums of values.
+      weight times the head's value of the key, after the output projection. None if the head writes
+      something else (see `moved_values`).
     - `window`, `query`, `key`: the number of the window, and two places in it, from 0.
     - `labels` of the tokens around both, with GAP for those that are left out. `marked` are the
       indices of the query and the key in this list.
@@ -128,26 +126,16 @@ def strongest_edges(model: GPT, batch: Tensor) -> Tensor:
     most is moved: its key, its weight, and what is moved. (L, H, 2, 3, B, T)."""
     captured, layers = capture(model, batch), []
     for layer, (block, weights) in enumerate(zip(model.blocks, captured.weights, strict=True)):
-        norms = value_norms(block, captured.residual[layer], weights, captured.outputs[layer])
-        moved = weights * norms[:, :, None]
+        values = moved_values(block, captured.residual[layer], weights, captured.outputs[layer])
+        pairs = zip(values.unbind(1), output_matrices(block.attention), strict=True)
+        norms = torch.stack([(value @ matrix.T).norm(dim=-1) for value, matrix in pairs], dim=1)
+        moved = weights * norms[:, :, None]  # (B, H, T, T)
         ways = []
         for values in (weights, moved):
             keys = values.argmax(dim=-1, keepdim=True)  # (B, H, T, 1)
             ways.append(torch.cat([keys, weights.gather(-1, keys), moved.gather(-1, keys)], dim=-1))
         layers.append(torch.stack(ways))
     return torch.stack(layers).permute(0, 3, 1, 5, 2, 4).cpu()
-
-
-def value_norms(block: Block, x: Tensor, weights: Tensor, outputs: Tensor) -> Tensor:
-    """The norms of the values after the output projection, (B, H, T), from the input of the block
-    x (B, T, C). NaN if the outputs of the heads (B, T, H, D) are not the sums of these values with
-    `weights` (B, H, T, T): an attention of the user may compute them in any way."""
-    attention, x = block.attention, block.attention_norm(x)
-    values = one_per_query_head(attention.project(x, x, x)[2], attention.heads)  # (B, H, T, D)
-    if (weights @ values - outputs.transpose(1, 2)).norm() > 0.01 * outputs.norm():
-        return torch.full_like(weights[..., 0], math.nan)
-    pairs = zip(values.unbind(1), output_matrices(attention), strict=True)
-    return torch.stack([(value @ matrix.T).norm(dim=-1) for value, matrix in pairs], dim=1)
 
 
 def choose(edges: Tensor, counted: Tensor) -> list[tuple[str, int, int, int]]:

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from headscope.errors import UserError
 from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn.block import Block
 from headscope.nn.capture import changed_outputs, kept_outputs
+from headscope.nn.dot_product import one_per_query_head
 
 Head = tuple[int, int]
 """Layer and head."""
@@ -80,6 +82,18 @@ def output_matrices(attention: MultiHeadAttention) -> Tensor:
     if matrix is None:
         matrix = torch.eye(attention.out_dim).to(next(attention.parameters()))
     return matrix.unflatten(1, (attention.heads, attention.head_dim)).transpose(0, 1)
+
+
+def moved_values(block: Block, x: Tensor, weights: Tensor, outputs: Tensor) -> Tensor:
+    """The values (N, H, T, D) that the heads of a block move, for its input x (N, T, C). NaN in
+    heads whose outputs (N, T, H, D) are not the sums of these values with `weights` (N, H, T, T):
+    in heads that are switched off or held, and in an attention of the user that computes others."""
+    attention, x = block.attention, block.attention_norm(x)
+    values = one_per_query_head(attention.project(x, x, x)[2], attention.heads)
+    outputs = outputs.transpose(1, 2)
+    both = (weights @ values - outputs, outputs)
+    error, size = (torch.linalg.vector_norm(each, dim=(0, 2, 3)) for each in both)
+    return values.masked_fill((error > 0.01 * size)[:, None, None], torch.nan)
 
 
 def output_bias(attention: MultiHeadAttention) -> Tensor:

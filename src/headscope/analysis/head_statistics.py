@@ -20,7 +20,7 @@ from headscope.analysis.metrics import METRICS, best_offset, colour_ends, offset
 from headscope.analysis.own_metrics import HeadMetric, description, own_metrics, own_sums
 from headscope.analysis.repeats import TEXTS, RepeatProbe, can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
-from headscope.nn import GPT, MultiHeadAttention
+from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention
 from headscope.nn.capture import capture
 from headscope.nn.held import held_heads
 from headscope.show.viewer.snapshot import json_numbers
@@ -196,10 +196,15 @@ def names_of(
 
 
 def untrained_unevenness(layer: MultiHeadAttention) -> float:
-    """An upper limit for the `unevenness` of untrained heads. It is 0 unless queries and keys are
-    normalized. Then the scores of random directions have the standard deviation s = scale sqrt(D)
-    before training too. With normal scores and many keys, unevenness is erf(s / sqrt(8))."""
-    deviation = layer.scale * math.sqrt(layer.head_dim) if layer.qk_norm else 0.0
+    """An upper limit for the `unevenness` of untrained heads. Initial weights have the standard
+    deviation 0.02, and inputs are normalized, so queries and keys have r = 0.02 sqrt(C), or 1 with
+    `qk_norm`. Their scores then have s = scale sqrt(D) r^2, and those of additive attention at most
+    scale |w| r, where |w| is about 1. With normal scores and many keys, unevenness is
+    erf(s / sqrt(8))."""
+    of_keys = 1.0 if layer.qk_norm else 0.02 * math.sqrt(layer.embed_dim)
+    deviation = layer.scale * math.sqrt(layer.head_dim) * of_keys**2
+    if isinstance(layer, AdditiveAttention):
+        deviation = 1.25 * layer.scale * of_keys
     return 1.05 * math.erf(deviation / math.sqrt(8))
 
 

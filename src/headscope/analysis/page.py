@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headscope.analysis.activations import Activations
-from headscope.analysis.deciders import Decider, is_head
+from headscope.analysis.deciders import Decider
 from headscope.analysis.why import explanation
 from headscope.show.viewer.history import history, read_header
 from headscope.show.viewer.page import attention_page
@@ -44,7 +44,7 @@ def page_of(
     start: dict[str, Any] = {}
     why: list[dict[str, Any]] = []
     last = len(snapshots[0].header["labels"]) - 1
-    head = next(filter(is_head, deciders), None)
+    head = next((row for row in deciders if "H" in row["part"]), None)
     if head and head["probability"] - head["without"] >= DECISIVE:
         start = {"token": last, "head": head["part"]}
         with_it, without = (f"{100 * head[key]:.1f} %" for key in ("probability", "without"))

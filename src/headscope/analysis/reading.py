@@ -181,15 +181,18 @@ class Reading(Activations):
         layer, number = parse_head(head, self.model)
         position = self.position(position)
         pushes = self.pushes(self.heads_at(position)[layer, number], position)
-
-        def listed(sign: int) -> list[tuple[str, float]]:
-            most, tokens = (sign * pushes).topk(min(whole_number(count, "count", 0), len(pushes)))
-            pairs = zip(tokens.tolist(), most.tolist(), strict=True)
-            return [(self.tokenizer.label(token), sign * value) for token, value in pairs]
-
+        raised, lowered = (self.most_pushed(pushes, count, sign) for sign in (1, -1))
         has_score = has_matrices(self.model)
         copying = float(copying_scores(self.model)[layer, number]) if has_score else math.nan
-        return HeadWrites(listed(1), listed(-1), copying)
+        return HeadWrites(raised, lowered, copying)
+
+    def most_pushed(self, pushes: Tensor, count: int, sign: int = 1) -> list[tuple[str, float]]:
+        """The `count` tokens with a text that have the largest `pushes` (V,), or with `sign` -1 the
+        smallest ones, and their pushes."""
+        signed = (sign * pushes)[self.with_text[: len(pushes)]]
+        most, places = signed.topk(min(whole_number(count, "count", 0), len(signed)))
+        labels = map(self.tokenizer.label, self.with_text.nonzero()[places, 0].tolist())
+        return [*zip(labels, (sign * most).tolist(), strict=True)]
 
     def pushes(self, written: Tensor, position: int) -> Tensor:
         """What the vector `written` (C,) in the residual stream at a position adds directly to the

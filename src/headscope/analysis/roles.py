@@ -64,6 +64,6 @@ def align_heads(runs: Mapping[str, HeadStatistics]) -> DataFrame:
     numbers = by_role[[*DIFFERENCES, *runs[reference].metrics]].agg(["mean", "std"])
     table = concat([texts, numbers], axis="columns")
     table.columns = table.columns.map(" ".join)
-    table.insert(0, "same name", by_role["name"].nunique() == 1)
+    table.insert(0, "same name", (by_role["name"].nunique() == 1) & (by_role.size() == len(runs)))
     table.attrs["runs"] = [reference, *(run for run in runs if run != reference)]
     return table.set_axis(runs[reference].heads).rename_axis("role")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
-from headscope.analysis.head_outputs import output_matrices, parse_head
+from headscope.analysis.head_outputs import moved_values, output_matrices, parse_head
 from headscope.analysis.rows import DataFrame, Rows, data_frame
 from headscope.errors import UserError
 from headscope.nn import AdditiveAttention, Position, StackedHeads
@@ -98,7 +98,7 @@ class QueriesAndKeys:
     def minus_mean(self, x: Tensor) -> Tensor:
         """x (T, T) minus its mean over the keys that each query sees. Zero for other keys."""
         seen = x.where(self.visible, 0.0)
-        mean = seen.sum(dim=-1, keepdim=True) / self.visible.sum(dim=-1, keepdim=True)
+        mean = seen.sum(dim=-1, keepdim=True) / self.visible.sum(dim=-1, keepdim=True).clamp(min=1)
         return (x - mean).where(self.visible, 0.0)
 
     def divided(self, edges: Tensor) -> tuple[Tensor, float]:
@@ -115,8 +115,8 @@ class QueriesAndKeys:
 
 @torch.no_grad()
 def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKeys:
-    """The queries and keys of a head, by parts. Raises UserError if its scores are not such sums:
-    in additive attention, or in an attention, a norm or a position encoding of the user."""
+    """The queries and keys of a head, by parts. Raises UserError if its scores are not such sums or
+    its weights not their softmax: in additive attention, or with some parts of the user."""
     model, block, length = reading.model, reading.model.blocks[layer], len(reading.tokens)
     modules: Any = (block.attention, block.attention_norm, model.position)
     names = ", ".join(type(module).__name__ for module in modules)
@@ -145,26 +145,31 @@ def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKey
     q, k = (x[:, 0] for x in position.rotate(queries[:, None], keys[:, None]))
     bias = position.bias(length, length)
     bias = torch.zeros(length, length) if bias is None else bias[head % len(bias)].detach()
-    visible = visible_keys(reading)
+    visible, scores = visible_keys(reading, layer, head), reading.scores_of(layer)[0, head].cpu()
     used = q.flatten(1).any(dim=1) | k.flatten(1).any(dim=1)
     parts = [name for name, is_used in zip([*terms, BIASES], used, strict=True) if is_used]
     found = QueriesAndKeys(parts, q[used], k[used], attention.scale, bias, visible)
-    error = (found.scores - reading.scores_of(layer)[0, head].cpu()).abs()
+    error = (found.scores - scores).abs()
     lengths = [x.sum(dim=0).norm(dim=-1) for x in (q, k)]
     largest = attention.scale * torch.outer(*lengths) + bias.abs()  # that a score can be
     rounding = max(TOLERANCE, 4 * torch.finfo(model.embedding.weight.dtype).eps)
-    expected = found.scores.where(visible, -torch.inf).softmax(dim=-1)
-    hidden = (reading.attention[layer, head].cpu() == 0) & (expected > 1e-6)
-    if hidden.any() or not (error <= rounding * largest)[visible].all():
+    weights = scores.where(visible, -torch.inf).softmax(dim=-1).where(visible, 0.0)
+    is_softmax = (reading.attention[layer, head].cpu() - weights).abs().max() < TOLERANCE
+    if not is_softmax or not (error <= rounding * largest)[visible].all():
         raise refusal
     return found
 
 
-def visible_keys(reading: "Reading") -> Tensor:
-    """The mask (T, T), True where a query sees a key: earlier, and in the same document."""
+def visible_keys(reading: "Reading", layer: int, head: int) -> Tensor:
+    """The mask (T, T), True where a query sees a key: earlier, in the same document, and not hidden
+    by an attention of the user. These keys get a weight if all queries and keys are zero."""
+    attention, length = reading.model.attentions[layer], len(reading.tokens)
+    heads = (attention.heads, attention.kv_heads, attention.kv_heads)
+    zeros = (reading.residual.new_zeros(1, number, length, attention.head_dim) for number in heads)
     mask = reading.model.document_mask(reading.tokens[None])
-    causal = torch.ones(len(reading.tokens), len(reading.tokens)).tril().bool()
-    return causal if mask is None else causal & mask[0, 0].cpu()
+    computed = attention.attend(*zeros, mask=mask, bias=None, dropout=0.0, explicit=True)
+    assert computed.weights is not None  # the explicit path returns them
+    return computed.weights[0, head].cpu() > 0
 
 
 def edge_of(
@@ -173,11 +178,11 @@ def edge_of(
     """The positions of a query, by default the last one, and of a key, by default the one with the
     largest weight. Raises UserError if there is no such position, or if the key is not visible."""
     query = reading.position(-1 if query is None else query, "query")
-    if key is None:
-        return query, int(reading.attention[layer, head, query].argmax())
-    key = reading.position(key, "key")
-    if not visible_keys(reading)[query, key]:
-        raise UserError(f"key={key}: the query at {query} cannot see it; choose an earlier one")
+    strongest = int(reading.attention[layer, head, query].argmax())
+    key = reading.position(strongest if key is None else key, "key")
+    if not visible_keys(reading, layer, head)[query, key]:
+        problem = f"key={key}: in L{layer}H{head}, the query at {query} does not see it"
+        raise UserError(f"{problem}; choose another key")
     return query, key
 
 
@@ -208,24 +213,23 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     - `pairs`: LISTED pairs of the sum, the largest first, and its `total`.
 
     If the scores are not such a sum, `problem` says why, and what follows `raised` is missing.
-    `raised` is missing in an attention of the user without matrices."""
+    `raised` is missing if the head is switched off or held, so that no value is moved, and in an
+    attention of the user without matrices."""
     layer, number = parse_head(head, reading.model)
     query, key = edge_of(reading, layer, number, query, key)
-    block, seen = reading.model.blocks[layer], visible_keys(reading)[query].tolist()
+    block, seen = reading.model.blocks[layer], visible_keys(reading, layer, number)[query].tolist()
     scores, weights = reading.scores_of(layer)[0], reading.attention[layer]
     shown: dict[str, Any] = {"step": reading.step or 0, "head": head, "query": query, "key": key}
     for name, rows in (("scores", scores), ("weights", weights)):
         values = zip(rows[number, query].tolist(), seen, strict=True)
         shown[name] = [value if is_seen else None for value, is_seen in values]
     if is_linear(block):
-        attention, x = block.attention, block.attention_norm(reading.residual[layer])[None]
-        q, k, v = attention.project(x, x, x)
-        value = v[0, number * attention.kv_heads // attention.heads, key]
-        written = weights[number, query, key] * (output_matrices(attention)[number] @ value)
-        every = reading.pushes(written, query)
-        pushes, tokens = every.topk(min(LISTED, len(every)))
-        labels = map(reading.tokenizer.label, tokens.tolist())
-        shown["raised"] = [*zip(labels, pushes.tolist(), strict=True)]
+        attention, residual = block.attention, reading.residual[[layer]]
+        moved = moved_values(block, residual, weights[None], reading.forward_pass.outputs[layer])
+        written = output_matrices(attention)[number] @ moved[0, number, key]
+        if written.isfinite().all():
+            pushes = reading.pushes(weights[number, query, key] * written, query)
+            shown["raised"] = reading.most_pushed(pushes, LISTED)
     try:
         found = queries_and_keys(reading, layer, number)
     except UserError as error:
@@ -233,6 +237,8 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     pairs = found.why(head, query, key).rows()
     position, shared = type(reading.model.position), number * attention.kv_heads // attention.heads
     if position.rotate is not Position.rotate or position.bias is not Position.bias:
+        x = block.attention_norm(residual)
+        q, k, _ = attention.project(x, x, x)
         units = torch.eye(k.size(-1)).to(k)[None, :, None].expand(-1, -1, len(seen), -1)
         turned, places = reading.model.position.rotate(q[:, [number]], units)  # (_, _, T, D)
         everywhere = attention.scale * k[0, shared] @ (places[0] @ turned[0, 0, query])

@@ -5,13 +5,16 @@ Shapes: B batch, L layers, H heads, D head_dim, T queries, S keys, C embed_dim.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.gpt import GPT
+from headscope.nn.held import Held
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,20 @@ def kept_outputs(
         return x
 
     return changed_outputs(attention, keep)
+
+
+def copy_with_hooks(module: Any) -> Any:
+    """A copy of a module with the same weights, and with its hooks: what is switched off, replaced
+    or held in one of the two from now on is not in the other."""
+    copied = copy(module)
+    for name, part in vars(module).items():
+        if isinstance(part, dict):  # PyTorch keeps parts and hooks in dictionaries
+            vars(copied)[name] = copy(part)
+    for name, child in module._modules.items():
+        copied._modules[name] = None if child is None else copy_with_hooks(child)
+    if isinstance(copied, Held):  # its buffers change in place
+        copied.mask, copied.values = copied.mask.clone(), copied.values.clone()
+    return copied
 
 
 @contextmanager

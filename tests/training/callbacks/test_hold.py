@@ -136,7 +136,8 @@ def test_a_stopped_run_with_a_hold_continues_bit_by_bit(by, stop_at, monkeypatch
 @pytest.mark.parametrize("by", WAYS)
 def test_a_head_is_marked_while_it_is_held_and_has_no_name_if_its_output_is(by):
     words = [*PARTS, *HOLD, f"callbacks.hold.by={by}", "callbacks.attention.steps=12"]
-    words += ["callbacks.heads.thresholds.even=0.001"]  # so that all other heads have names
+    # So that all other heads have names, also before training.
+    words += ["callbacks.heads.thresholds.even=0.001", "model/position=alibi"]
     trained("run", "callbacks=default", *words, "callbacks.samples.max_new_tokens=0")
     for header in snapshot_headers("run"):
         held = header["step"] in range(4, 10)
@@ -162,5 +163,5 @@ def test_wrong_words_are_refused_in_one_line():
         "heads=[L1H1] callbacks.hold.from_step=12": ["from_step=12", "max_steps=12"],
         "heads=[L1H1] +callbacks.b={_target_:headscope.Hold,heads:[L1H1],from_step:3}": ["two"],
     }.items():
-        with refused(*said):
+        with refused("callbacks.hold", *said):
             trained("run", *f"callbacks.hold.{words}".split())

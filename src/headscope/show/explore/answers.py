@@ -66,12 +66,8 @@ class Explorer(Reader):
         """Yields an entry for each layer. Its `rows` say how likely the token `target`, by default
         the most likely one, is without each part (see `Reading.deciders`). Raises UserError if the
         request does not fit the model."""
-        _, text, reading = self.forward(request)
-        switches = Switches(reading.model, request, text.tokens)
-        layers = reading.deciders_by_layer(request.position, request.target, by=request.by)
-        for _ in reading.model.blocks:
-            with switches.on():  # only during each step, as in `write`
-                rows = next(layers)
+        _, _, reading = self.forward(request)
+        for rows in reading.deciders_by_layer(request.position, request.target, by=request.by):
             yield {"rows": rows}
 
     def why(self, request: Why) -> dict[str, Any]:

@@ -155,6 +155,8 @@ class Reader:
             return chosen, text, kept[key]
         with Switches(chosen.loaded.model, request, text.tokens).on():
             reading = chosen.loaded.read(text.tokens, begun=whole)
+        if kept:
+            reading.with_text = kept[next(reversed(kept))].with_text  # it is slow to compute
         if kept and not request.mean:  # the mean over a text depends on all of it
             before = next(reversed(kept))
             equal = takewhile(lambda pair: pair[0] == pair[1], zip(before[0], key[0], strict=False))

@@ -1,6 +1,6 @@
 """The report on the roles of heads: which heads of several runs do the same."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headscope.analysis.head_types import DECIDED_BY
@@ -20,7 +20,7 @@ def align(runs: Sequence[str | Path], *, device: str = "cpu") -> DataFrame:
 
     - The reference, the first of `table.attrs["runs"]`, is the run whose heads are nearest to those
       of the others; if the runs have different numbers of heads, one with the most.
-    - `same name`: whether the heads of the role have the same name in all runs.
+    - `same name`: whether all runs have a head of this role, and all of these have the same name.
     - `head <run>` and `name <run>` are missing if a smaller run has no head left.
     - `<metric> mean` and `<metric> std`: the mean and the standard deviation over the runs, each
       measured on its own validation split.
@@ -30,7 +30,8 @@ def align(runs: Sequence[str | Path], *, device: str = "cpu") -> DataFrame:
 
     Raises UserError if fewer than two runs are given, or if one cannot be loaded or measured.
     """
-    names = [str(runs)] if isinstance(runs, str | Path) else [*map(str, runs)]
+    is_list = isinstance(runs, Iterable) and not isinstance(runs, str)
+    names = [*map(str, runs)] if is_list else [str(runs)]
     if len({*names}) < max(2, len(names)):
         raise UserError(f"runs={names}: name two or more different runs, such as [run_a,run_b]")
     models = {run: load(find(run, key="runs"), device=device) for run in names}

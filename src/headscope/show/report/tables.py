@@ -14,14 +14,14 @@ from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
 from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
-from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.head_statistics import HeadStatistics, visible_in
 from headscope.analysis.in_context import in_context_score
-from headscope.analysis.metrics import counted_queries
+from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult, PatchTexts
 from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.rows import per_cell, per_head
-from headscope.analysis.why import Why, visible_keys
+from headscope.analysis.why import Why
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.show.report.inputs import VALIDATION, ReportInput
@@ -37,7 +37,8 @@ LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> dict[str, DataFrame]:
     """The tables of pairs of heads, and of the first `shown` tokens of the text, by file names."""
     loaded, reading, names = report.loaded, report.reading, statistics.heads
-    visible = visible_keys(reading).to(reading.attention.device)  # (T, T)
+    mask = visible_in(loaded.model, reading.tokens[None])
+    visible = visible_keys(reading.attention, None if mask is None else mask[0, 0])  # (T, T)
     maps = reading.attention.flatten(0, 1)[:, :shown, :shown]
     predicted = reading.predictions(reading.targets(shown))
     described = predicted, reading.labels[:shown], loaded.tokenizer.label

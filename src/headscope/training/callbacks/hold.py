@@ -23,8 +23,9 @@ from headscope.training.callbacks.steps import data_of
 
 class Hold(Callback):
     """Holds `heads`, such as ["L0H0"], and the feed-forward networks of the layers `feed_forward`,
-    in all optimizer steps after step `from_step`, up to `until_step` (by default, to the end). This
-    shows what the rest of the model learns without them (Singh 2024: "clamping").
+    such as [0], in all optimizer steps after step `from_step`, up to and including `until_step` (by
+    default, to the end). This shows what the rest of the model learns if they write or learn
+    nothing (Singh 2024: "clamping"). Raises UserError if a key does not fit the model or the run.
 
     - `by="zero"`: their output is zero.
     - `by="mean"`: their output is their mean output at `from_step`, over the windows of the
@@ -46,9 +47,11 @@ class Hold(Callback):
         by: Literal["zero", "mean", "frozen"] = "zero",
     ) -> None:
         if until_step is not None and until_step <= from_step:
-            raise UserError(f"until_step={until_step} must be above from_step={from_step}, or null")
+            problem = f"callbacks.hold.until_step={until_step} must be above from_step={from_step}"
+            raise UserError(f"{problem}, or null")
         if by not in ("zero", "mean", "frozen") or isinstance(heads, str):
-            raise UserError(f'by={by!r}, heads={heads!r}: give by="zero", and heads=["L0H0"]')
+            keys = f"callbacks.hold.by={by!r}, callbacks.hold.heads={heads!r}"
+            raise UserError(f'{keys}: give by="zero", and heads=["L0H0"]')
         self.heads, self.feed_forward, self.by = sorted({*heads}), sorted({*feed_forward}), by
         self.from_step, self.until_step = from_step, until_step or math.inf
         self.active = False
@@ -73,16 +76,21 @@ class Hold(Callback):
         if stage != "fit" or not self.parts:
             return
         model, last = pl_module.model, trainer.max_steps
-        self.chosen = [parse_head(name, model) for name in self.heads]
+        try:
+            self.chosen = [parse_head(name, model) for name in self.heads]
+        except UserError as error:
+            raise UserError(f"callbacks.hold.heads: {error}") from None
         for each in trainer.callbacks:
             both = {*self.parts} & {*each.parts} if isinstance(each, Hold) else {}
             if both and each is not self:
-                raise UserError(f"callbacks: two holds have {', '.join(both)}: name it in one")
+                raise UserError(f"callbacks.hold: two holds have {', '.join(both)}: name it in one")
         for layer in self.feed_forward:
             if not 0 <= layer < len(model.blocks) or model.blocks[layer].feed_forward is None:
-                raise UserError(f"hold.feed_forward: layer {layer} has no network: name others")
+                problem = f"callbacks.hold.feed_forward: layer {layer} has no network"
+                raise UserError(f"{problem}: name others")
         if self.from_step >= last > 0 and not trainer.fast_dev_run:
-            raise UserError(f"hold.from_step={self.from_step} must be below max_steps={last}")
+            key = f"callbacks.hold.from_step={self.from_step}"
+            raise UserError(f"{key} must be below max_steps={last}: lower it")
         if self.by != "zero":
             self.own_weights(model)  # raises UserError if they are unknown
         if self.by == "mean":
