@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import chdir
+from functools import cache
 from pathlib import Path
 from shlex import quote
 
@@ -13,7 +15,8 @@ import pytest
 import torch
 from checkpoint_files import assert_same_weights, opened
 from filelock import FileLock
-from kill_runs import differences, fast_loader, saved, slow_loader
+from kill_runs import BOUNDARIES, differences, fast_loader, saved, session, slow_loader, wait
+from many_processes import TINY
 from refusals import refused
 from running import ROOT, SMALL, events, summary
 
@@ -22,6 +25,7 @@ from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
 from headscope.training.module import LanguageModel
+from headscope.training.run_folder import is_run
 
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
 HERE = "hydra.run.dir=outputs/run"
@@ -138,6 +142,67 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(script, speeches):
     assert resumed["wall_seconds"] > resumed["train_seconds"]
     # TensorBoard shows every validation once and in order.
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [10, 20, 30, 40]
+
+
+MOMENTS = {"the last step": ("training_step", 8)} | {each: (each, 1) for each in BOUNDARIES}
+
+EVERY_CALLBACK = [
+    *(*TINY[:-1], "data=repeats", "data.characters=4000", "model.dropout=0.1"),
+    *("trainer.max_steps=8", "trainer.val_every_steps=4", "callbacks.saving.every_minutes=0"),
+    *("callbacks.hold.heads=[L0H0]", "callbacks.samples.max_new_tokens=5"),
+    "+callbacks.b={_target_:headscope.Hold,heads:[L1H0],by:mean,from_step:3}",
+    "+callbacks.c={_target_:headscope.Hold,heads:[L0H1],feed_forward:[1],by:frozen,from_step:2}",
+]
+
+STOPPED_EARLY = ["callbacks.early_stopping.patience=1", "optimizer=adamw", "optimizer.lr=1"]
+STOPPED_EARLY += ["trainer.max_steps=40", "trainer.val_every_steps=3", "callbacks.heads.every_steps=5", "callbacks.attention.steps=4"]
+METRIC = "def own(weights, tokens):\n    return weights[..., tokens == 97].sum(-1).mean(-1)\n"
+EVERY_METRIC = ["model.block_size=32", "+callbacks.heads.metrics.own._target_=my_metrics.own"]
+
+
+def trained(words, *killed_in):
+    """Trains in a forked process, in the current folder. Returns what it printed, or None if it was
+    killed as it should be."""
+    Path("my_metrics.py").write_text(METRIC)
+    code, said = wait(session(words, Path("log"), *killed_in)), Path("log").read_text()
+    assert code == (-signal.SIGKILL if killed_in else 0), said
+    return said
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The folder of the uninterrupted run of a command line, which is trained once."""
+
+    @cache
+    def folder(*words):
+        with chdir(tmp_path_factory.mktemp("whole")):
+            trained([*words, HERE])
+            return Path("outputs/run").absolute()
+
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "moment"),
+    [
+        *(([], moment) for moment in MOMENTS if moment != "early stop"),
+        *((STOPPED_EARLY, moment) for moment in MOMENTS if moment != "the last step"),
+        *((EVERY_METRIC, moment) for moment in ("final validation", "measuring")),
+    ],
+)
+def test_a_run_killed_between_two_of_its_parts_equals_an_uninterrupted_one(
+    uninterrupted, more, moment
+):
+    words, run = [*EVERY_CALLBACK, *more], Path("outputs/run")
+    trained([*words, HERE], *MOMENTS[moment])
+    assert not (run / "summary.json").exists()
+    resumed = is_run(run)
+    assert resumed == (moment != "before the first step")
+    trained(["resume=outputs/run", "parts=my_metrics.py"] if resumed else [*words, HERE])
+    whole = uninterrupted(*words)
+    assert differences(saved(whole), saved(run)) == []
+    assert differences(slow_loader(whole), slow_loader(run)) == []
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ class AttentionLog(StepCallback):
             reading.known_losses = -following.log()
             header = {**reading.header(), **statistics.header(), "text_tokens": self.text_tokens}
             for each in self.holds:
-                for layer, head in each.chosen if each.active else ():
+                for layer, head in each.chosen if each.holds(max(0, step - 1)) else ():
                     header["held"][layer * len(reading.attention[0]) + head] = 1
             label_of = self.vocabulary.__getitem__
             blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
