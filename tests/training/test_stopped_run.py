@@ -144,26 +144,44 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(script, speeches):
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [10, 20, 30, 40]
 
 
+NORMS = "+callbacks.norms._target_=my_parts.Norms"
 MOMENTS = {"the last step": ("training_step", 8)} | {each: (each, 1) for each in BOUNDARIES}
+MOMENTS["a hold begins"] = ("training_step", 5)
 
 EVERY_CALLBACK = [
     *(*TINY[:-1], "data=repeats", "data.characters=4000", "model.dropout=0.1"),
-    *("trainer.max_steps=8", "trainer.val_every_steps=4", "callbacks.saving.every_minutes=0"),
-    *("callbacks.hold.heads=[L0H0]", "callbacks.samples.max_new_tokens=5"),
-    "+callbacks.b={_target_:headscope.Hold,heads:[L1H0],by:mean,from_step:3}",
-    "+callbacks.c={_target_:headscope.Hold,heads:[L0H1],feed_forward:[1],by:frozen,from_step:2}",
+    *("trainer.max_steps=8", "trainer.val_every_steps=3"),
+    *("callbacks.hold.heads=[L1H0]", "callbacks.hold.by=mean", "callbacks.hold.from_step=3"),
+    "+callbacks.zero={_target_:headscope.Hold,heads:[L0H0]}",
+    "+callbacks.kept={_target_:headscope.Hold,heads:[L0H1],feed_forward:[1],by:frozen,from_step:2}",
+    *("callbacks.attention.steps=4", "callbacks.attention.images=3"),
+    *("callbacks.heads.every_steps=5", "callbacks.samples.max_new_tokens=5"),
+    NORMS,
 ]
+STOPPED_EARLY = [
+    *("callbacks.early_stopping.patience=1", "optimizer=adamw", "optimizer.lr=1"),
+    "trainer.max_steps=40",
+]
+EVERY_METRIC = ["model.block_size=32", "+callbacks.heads.metrics.own._target_=my_parts.own"]
 
-STOPPED_EARLY = ["callbacks.early_stopping.patience=1", "optimizer=adamw", "optimizer.lr=1"]
-STOPPED_EARLY += ["trainer.max_steps=40", "trainer.val_every_steps=3", "callbacks.heads.every_steps=5", "callbacks.attention.steps=4"]
-METRIC = "def own(weights, tokens):\n    return weights[..., tokens == 97].sum(-1).mean(-1)\n"
-EVERY_METRIC = ["model.block_size=32", "+callbacks.heads.metrics.own._target_=my_metrics.own"]
+MY_PARTS = """
+from lightning.pytorch import Callback
+
+
+class Norms(Callback):
+    def on_train_batch_end(self, trainer, module, *given):
+        self.log("norm", module.model.norm.weight.norm())
+
+
+def own(weights, tokens):
+    return weights[..., tokens == 97].sum(-1).mean(-1)
+"""
 
 
 def trained(words, *killed_in):
     """Trains in a forked process, in the current folder. Returns what it printed, or None if it was
     killed as it should be."""
-    Path("my_metrics.py").write_text(METRIC)
+    Path("my_parts.py").write_text(MY_PARTS)
     code, said = wait(session(words, Path("log"), *killed_in)), Path("log").read_text()
     assert code == (-signal.SIGKILL if killed_in else 0), said
     return said
@@ -187,7 +205,7 @@ def uninterrupted(tmp_path_factory):
     ("more", "moment"),
     [
         *(([], moment) for moment in MOMENTS if moment != "early stop"),
-        *((STOPPED_EARLY, moment) for moment in MOMENTS if moment != "the last step"),
+        *((STOPPED_EARLY, moment) for moment in BOUNDARIES),
         *((EVERY_METRIC, moment) for moment in ("final validation", "measuring")),
     ],
 )
@@ -199,7 +217,8 @@ def test_a_run_killed_between_two_of_its_parts_equals_an_uninterrupted_one(
     assert not (run / "summary.json").exists()
     resumed = is_run(run)
     assert resumed == (moment != "before the first step")
-    trained(["resume=outputs/run", "parts=my_metrics.py"] if resumed else [*words, HERE])
+    again = ["resume=outputs/run", "parts=my_parts.py", NORMS]
+    trained(again if resumed else [*words, HERE])
     whole = uninterrupted(*words)
     assert differences(saved(whole), saved(run)) == []
     assert differences(slow_loader(whole), slow_loader(run)) == []
