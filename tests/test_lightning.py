@@ -165,6 +165,31 @@ def test_rates_and_steps_are_right_also_after_a_resume():
     assert [*scalars("outputs/run", "gradient/block_0")] == [*range(6)]
 
 
+@pytest.mark.parametrize("step", [1, 2, 5])
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_callback_logs_each_step_once_also_if_ctrl_c_stops_the_run(monkeypatch, step, validates):
+    words = [*FAST, "trainer.max_steps=6", NORMS, *["+trainer.limit_val_batches=0"] * (not validates)]
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=step))
+        with pytest.raises(KeyboardInterrupt):
+            headscope.train([*words, RUN])
+    assert opened("outputs/run/checkpoints/last.safetensors")["step"] == step + 1
+    headscope.train(["resume=outputs/run", *words[-1 - (not validates) :]])
+    logged = [event.step for event in events("outputs/run").Scalars("gradient/block_0")]
+    assert logged == [*range(6)]
+
+
+def test_a_run_that_a_callback_of_lightning_stopped_early_stops_there_again():
+    words = [f"+callbacks.stop._target_={STOP}", "+callbacks.stop.monitor=val/loss"]
+    words += ["+callbacks.stop.patience=1"]
+    bad = ["optimizer=adamw", "optimizer.lr=1", "trainer.max_steps=40"]
+    stopped = headscope.train([*FAST, *bad, *words, RUN]).summary
+    assert stopped["steps"] < 40
+    Path("outputs/run/summary.json").unlink()  # as if the run had been killed before it wrote it
+    again = headscope.train(["resume=outputs/run", *words]).summary
+    assert (again["steps"], again["val_loss"]) == (stopped["steps"], stopped["val_loss"])
+
+
 def test_the_state_of_a_callback_is_restored_after_a_stop(script, monkeypatch):
     Path("my_states.py").write_text(
         "import torch\nfrom lightning.pytorch import Callback\n"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 
@@ -136,8 +137,11 @@ class LanguageModel(LightningModule):
         self.running_loss = self.running_loss.to(self.device)
         self.timed = (self.global_step, self.timer.seconds())
         self.set_rates()
-        # Lightning 2.6 loses a step of `self.log` if a run that ended between validations resumes.
         trainer: Any = self.trainer
+        for each in trainer.callbacks:
+            if isinstance(each, EarlyStopping) and each.wait_count >= each.patience:
+                trainer.should_stop = True  # it stopped this run, which was then resumed
+        # Lightning 2.6 loses a step of `self.log` if a run that ended between validations resumes.
         loop, every = trainer.fit_loop.epoch_loop, trainer.val_check_batch
         if loop.restarted_on_last and (every is None or self.global_step % every):
             loop._batches_that_stepped = self.global_step
