@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line
-from headscope.cli.conf import is_group
+from headscope.cli.conf import is_group, keys_of_choice
 from headscope.cli.words import WRITES_NOTHING, key_of, value_of
 from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
@@ -88,6 +88,7 @@ def run(
     folder = Path(composed.resume) if composed.resume else command_line.run_folder()
     resume = resuming.newest_checkpoint(folder, warn) if composed.resume else None
     if resume:
+        keys += keys_of_choice(f"debug/{HydraConfig.get().runtime.choices.get('debug')}")
         plain: Any = OmegaConf.to_container(composed, resolve=True)
         config, changes = resuming.resumed_config(plain, resume, keys)
     else:
