@@ -45,7 +45,7 @@ from tensorboard.util.tensor_util import make_ndarray
 import headscope.trained.checkpoint.file
 import headscope.training.run  # imports all that a session needs
 from headscope.show.viewer import HEADS
-from headscope.training.callbacks.saving import CheckpointSaver
+from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.module import LanguageModel
 from headscope.training.run import flat
 from headscope.training.run_folder import is_run
@@ -68,7 +68,7 @@ CHOICES: dict[str, list[Any]] = {
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
 BOUNDARIES = {
     "before the first step": (LanguageModel, "on_train_start"),
-    "early stop": (CheckpointSaver, "on_train_end"),
+    "early stop": (AttentionLog, "on_train_end"),
     "final validation": (LightningTrainer, "validate"),
     "measuring": (headscope.training.run, "measure_checkpoints"),
     "summary": (headscope.training.run, "write_summary"),

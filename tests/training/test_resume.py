@@ -100,10 +100,7 @@ def test_a_group_with_a_fixed_key_is_treated_as_the_key_is(fixed, choice):
     for value in (7, 8):
         own = f"{name}: {value}\nval_batch_size: 5\nmax_steps: 99\nlimit_val_batches: 2\n"
         if choice == "debug=own":
-            text = "# @package _global_\ndefaults:\n  - base\ntrainer:\n" + indent(own, "  ")
-            (file.parent / "base.yaml").write_text(
-                "# @package _global_\ntrainer:\n  precision: bf16-true\n"
-            )
+            text = "# @package _global_\ntrainer:\n" + indent(own, "  ")
         else:
             text = re.sub(rf"(?m)^({name}|val_batch_size|max_steps): .*", "", default) + own
         file.write_text(text)
@@ -115,7 +112,6 @@ def test_a_group_with_a_fixed_key_is_treated_as_the_key_is(fixed, choice):
         assert getattr(settings, name) == 7
         assert (settings.val_batch_size, settings.max_steps) == (5, 99)
         assert settings.arguments == {"limit_val_batches": 2}
-        assert settings.precision == ("bf16-true" if choice == "debug=own" else "auto")
         assert settings.log_every_steps == (3 if choice == "debug=own" else 10)
 
 

@@ -144,7 +144,7 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(script, speeches):
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [10, 20, 30, 40]
 
 
-NORMS = "+callbacks.norms._target_=my_parts.Norms"
+EMA = "+callbacks.ema._target_=lightning.pytorch.callbacks.EMAWeightAveraging"
 MOMENTS = {"the last step": ("training_step", 8)} | {each: (each, 1) for each in BOUNDARIES}
 MOMENTS["a hold begins"] = ("training_step", 5)
 
@@ -156,7 +156,6 @@ EVERY_CALLBACK = [
     "+callbacks.kept={_target_:headscope.Hold,heads:[L0H1],feed_forward:[1],by:frozen,from_step:2}",
     *("callbacks.attention.steps=4", "callbacks.attention.images=3"),
     *("callbacks.heads.every_steps=5", "callbacks.samples.max_new_tokens=5"),
-    NORMS,
 ]
 STOPPED_EARLY = [
     *("callbacks.early_stopping.patience=1", "optimizer=adamw", "optimizer.lr=1"),
@@ -164,24 +163,13 @@ STOPPED_EARLY = [
 ]
 EVERY_METRIC = ["model.block_size=32", "+callbacks.heads.metrics.own._target_=my_parts.own"]
 
-MY_PARTS = """
-from lightning.pytorch import Callback
-
-
-class Norms(Callback):
-    def on_train_batch_end(self, trainer, module, *given):
-        self.log("norm", module.model.norm.weight.norm())
-
-
-def own(weights, tokens):
-    return weights[..., tokens == 97].sum(-1).mean(-1)
-"""
+OWN = "def own(weights, tokens):\n    return weights[..., tokens == 97].sum(-1).mean(-1)\n"
 
 
 def trained(words, *killed_in):
     """Trains in a forked process, in the current folder. Returns what it printed, or None if it was
     killed as it should be."""
-    Path("my_parts.py").write_text(MY_PARTS)
+    Path("my_parts.py").write_text(OWN)
     code, said = wait(session(words, Path("log"), *killed_in)), Path("log").read_text()
     assert code == (-signal.SIGKILL if killed_in else 0), said
     return said
@@ -206,6 +194,7 @@ def uninterrupted(tmp_path_factory):
     [
         *(([], moment) for moment in MOMENTS if moment != "early stop"),
         *((STOPPED_EARLY, moment) for moment in BOUNDARIES),
+        *(([EMA], moment) for moment in ("the last step", "final validation")),
         *((EVERY_METRIC, moment) for moment in ("final validation", "measuring")),
     ],
 )
@@ -217,7 +206,7 @@ def test_a_run_killed_between_two_of_its_parts_equals_an_uninterrupted_one(
     assert not (run / "summary.json").exists()
     resumed = is_run(run)
     assert resumed == (moment != "before the first step")
-    again = ["resume=outputs/run", "parts=my_parts.py", NORMS]
+    again = ["resume=outputs/run", "parts=my_parts.py", *[EMA] * (EMA in more)]
     trained(again if resumed else [*words, HERE])
     whole = uninterrupted(*words)
     assert differences(saved(whole), saved(run)) == []

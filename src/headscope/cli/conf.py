@@ -59,14 +59,3 @@ def chosen_by_experiment(name: str) -> Iterator[str]:
                 yield from (str(key).split()[-1].lstrip("/") for key in entry)
             elif entry != "_self_":
                 yield from chosen_by_experiment(str(entry))
-
-
-def keys_of_choice(name: str) -> Iterator[str]:
-    """The keys that a choice for the whole configuration sets, such as debug/limit."""
-    from headscope.training.run import flat  # slow
-
-    for file in conf_files(name)[:1]:
-        keys: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-        for entry in keys.pop("defaults", ()):
-            yield from keys_of_choice(f"{name.rpartition('/')[0]}/{entry}")
-        yield from flat(keys)

@@ -64,13 +64,6 @@ def held_heads(model: GPT) -> list[bool]:
     return flags
 
 
-def release(model: GPT) -> None:
-    """Ends all holds of outputs."""
-    for module in model.modules():
-        for buffer in module.buffers() if isinstance(module, Held) else ():
-            buffer.zero_()
-
-
 def without_held(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of a model, without the buffers of what is held."""
     return {name: weight for name, weight in weights.items() if not HELD.fullmatch(name)}

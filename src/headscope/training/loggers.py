@@ -35,8 +35,13 @@ def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
     from tensorboard.compat.proto.event_pb2 import Event
 
     files = {file.name[EVENT_TIME:]: file for file in event_files(logs)}
+    entries = [
+        (name, *each)
+        for name, each in logged.items()
+        if isinstance(each, list) and [*map(type, each)] == [int, int]
+    ]
     lost, before = [], 0
-    for name, (size, saved) in sorted(plain_sizes(logged).items(), key=lambda entry: entry[1][1]):
+    for name, size, saved in sorted(entries, key=lambda entry: entry[2]):
         read = last = 0
         with suppress(Exception):  # of a missing file, or of a malicious record
             for record in RawEventFileLoader(str(files[name])).Load():  # until a damaged record
@@ -47,34 +52,6 @@ def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
         before = saved
     line = f"TensorBoard will not show everything of steps {' and '.join(lost)}: event files in "
     return f"{line}{logs} are damaged or missing" if lost else None
-
-
-def plain_sizes(logged: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The entries of `logged` (see `lost_steps`), which may come from a stranger, that are valid."""
-    valid = {name: each for name, each in logged.items() if isinstance(each, list)}
-    return {name: each for name, each in valid.items() if [*map(type, each)] == [int, int]}
-
-
-def remove_later(logs: Path, logged: Mapping[str, Any], first: int) -> None:
-    """Removes from the event files in `logs` what was logged after a checkpoint, whose `logged` is
-    given, from step `first` on. A run that resumes from it logs this again. TensorBoard alone would
-    hide the steps after the checkpoint, but Lightning numbers the next step as the checkpoint's."""
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    sizes = plain_sizes(logged)
-    for file in event_files(logs):
-        with file.open("r+b") as log:
-            size, _ = sizes.get(file.name[EVENT_TIME:], (0, 0))
-            start = log.seek(max(0, size))
-            later, kept = io.BytesIO(log.read()), b""
-            with suppress(Exception):  # of half a record, or of a malicious one
-                while head := later.read(12):  # the length of a record, and a checksum
-                    record = later.read(int.from_bytes(head[:8], "little") + 4)
-                    kept += head + record if Event.FromString(record[:-4]).step < first else b""
-            if len(kept) < later.getbuffer().nbytes:
-                log.seek(start)
-                log.write(kept)
-                log.truncate()
 
 
 @contextmanager

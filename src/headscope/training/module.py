@@ -18,7 +18,7 @@ from headscope.data.module import TokenDataModule
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.held import HELD, release, restore_held
+from headscope.nn.held import HELD, restore_held
 from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
@@ -118,9 +118,8 @@ class LanguageModel(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         weights = restore_held(self.model, checkpoint["state_dict"])
-        own = [name for name in self.state_dict() if HELD.fullmatch(name)]
-        nothing = {name: torch.zeros_like(self.get_buffer(name)) for name in own}
-        checkpoint["state_dict"] = nothing | weights
+        none = {name: torch.zeros_like(own) for name, own in self.held_buffers().items()}
+        checkpoint["state_dict"] = none | weights
         if self._trainer is None or self.trainer.state.fn != "fit":
             return
         state = checkpoint["language_model"]
@@ -161,9 +160,12 @@ class LanguageModel(LightningModule):
         more: the callbacks `Hold`, which Lightning calls first, hold what their settings say. A run
         that resumes, but trains no more, keeps what its checkpoint holds."""
         first, self.began = not self.began, True
-        if first:
-            release(self.model)
+        for buffer in self.held_buffers().values() if first else ():
+            buffer.zero_()
         return first
+
+    def held_buffers(self) -> dict[str, Tensor]:
+        return {name: each for name, each in self.named_buffers() if HELD.fullmatch(name)}
 
     def training_step(self, batches: list[tuple[Tensor, Tensor]], index: int) -> Tensor:
         """One optimizer step, on the mean loss over `batches`, pairs of inputs and targets (B, T),

@@ -28,7 +28,6 @@ from headscope.training.console import print_final_validation
 from headscope.training.loggers import (
     add_snapshot,
     lost_steps,
-    remove_later,
     report_lost_log,
     tensorboard_writers,
     tensorboards,
@@ -68,9 +67,6 @@ def fit(run: Run) -> dict[str, Any]:
             sort_before_now(logs)
             if logged and (lost := lost_steps(shown(logs), logged)):
                 say(run.console, lost, style="yellow")
-            if run.resume and logged and logs.resolve().is_relative_to(run.folder.resolve()):
-                ended = run.resume.step >= run.config.trainer.max_steps  # callbacks run no more
-                remove_later(logs, logged, run.resume.step + ended)
     try:
         with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)

@@ -108,7 +108,8 @@ class AttentionLog(StepCallback):
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         step = trainer.global_step
         missing = [each for each in (self.snapshot_steps, self.image_steps) if step not in each]
-        if step < trainer.max_steps and any(missing):  # training was stopped early
+        if step < trainer.max_steps and step != self.ended and any(missing):  # stopped early
+            self.ended = step
             for each in filter(None, missing):
                 each.add(step)
             self.call(trainer, pl_module)

@@ -50,7 +50,7 @@ class CheckpointSaver(Checkpoint):
         self.best_val_loss = math.inf
         self.logged: dict[str, list[int]] = {}  # see `lost_steps`
         self.saved_at = time.monotonic()
-        self.saved_step = 0
+        self.saved_step = -1
         self.signals = StopSignals()
         self.saved_for = 0  # the signal after which a step has been saved
         self.cpu_group: Any = None  # torch.distributed.ProcessGroup
@@ -87,7 +87,6 @@ class CheckpointSaver(Checkpoint):
         return self.given_steps
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self.saved_step = trainer.global_step
         self.signals.quiet = not trainer.is_global_zero
         if not trainer.fast_dev_run:
             self.signals.install()
@@ -122,7 +121,8 @@ class CheckpointSaver(Checkpoint):
         self._stop_if_requested()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.saved_step != trainer.global_step:
+        stopped_early = trainer.global_step < trainer.max_steps  # callbacks have measured again
+        if self.saved_step != trainer.global_step or stopped_early:
             self._save(trainer, pl_module)
         self.signals.restore()
         self._stop_if_requested()
