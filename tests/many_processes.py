@@ -35,7 +35,7 @@ def slurm(count: int) -> list[dict[str, str]]:
         port = str(free.getsockname()[1])
     job = {"SLURM_JOB_ID": port, "SLURM_JOB_NAME": "gpt", "MASTER_PORT": port}
     job |= {"SLURM_NTASKS": str(count), "SLURM_NNODES": "1"}
-    job |= {"SLURM_NODELIST": "localhost", "SLURM_NODEID": "0"}
+    job |= {"SLURM_NODELIST": "localhost", "SLURM_NODEID": "0", "SLURM_STEP_ID": "0"}
     return [job | {"SLURM_PROCID": str(n), "SLURM_LOCALID": str(n)} for n in range(count)]
 
 

@@ -165,6 +165,31 @@ def test_rates_and_steps_are_right_also_after_a_resume():
     assert [*scalars("outputs/run", "gradient/block_0")] == [*range(6)]
 
 
+@pytest.mark.parametrize("step", [1, 2, 5])
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_callback_logs_each_step_once_also_if_ctrl_c_stops_the_run(monkeypatch, step, validates):
+    given = [NORMS] if validates else [NORMS, "+trainer.limit_val_batches=0"]
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=step))
+        with pytest.raises(KeyboardInterrupt):
+            headscope.train([*FAST, "trainer.max_steps=6", *given, RUN])
+    assert opened("outputs/run/checkpoints/last.safetensors")["step"] == step + 1
+    headscope.train(["resume=outputs/run", *given])
+    logged = [event.step for event in events("outputs/run").Scalars("gradient/block_0")]
+    assert logged == [*range(6)]
+
+
+def test_a_run_that_a_callback_of_lightning_stopped_early_stops_there_again():
+    words = [f"+callbacks.stop._target_={STOP}", "+callbacks.stop.monitor=val/loss"]
+    words += ["+callbacks.stop.patience=1"]
+    bad = ["optimizer=adamw", "optimizer.lr=1", "trainer.max_steps=40"]
+    stopped = headscope.train([*FAST, *bad, *words, RUN]).summary
+    assert stopped["steps"] < 40
+    Path("outputs/run/summary.json").unlink()  # as if the run had been killed before it wrote it
+    again = headscope.train(["resume=outputs/run", *words]).summary
+    assert (again["steps"], again["val_loss"]) == (stopped["steps"], stopped["val_loss"])
+
+
 def test_the_state_of_a_callback_is_restored_after_a_stop(script, monkeypatch):
     Path("my_states.py").write_text(
         "import torch\nfrom lightning.pytorch import Callback\n"
@@ -304,6 +329,7 @@ def test_a_flag_that_headscope_sets_is_refused_with_the_key(given, advice):
         build_trainer(config, Path("run"), [], [], Processes(), {})
 
 
+SWA = "+callbacks.x._target_=lightning.pytorch.callbacks.StochasticWeightAveraging"
 MISTAKES = {
     "+trainer.max_epochs=1": "trainer.max_steps",
     "+callbacks.x._target_=pathlib.Path": "lightning.pytorch.Callback",
@@ -311,6 +337,10 @@ MISTAKES = {
     "+callbacks.x.every=1": "_target_",
     "+logger.x._target_=pathlib.Path": "lightning.pytorch.loggers.Logger",
     "callbacks.early_stopping_patience=2": "did you mean early_stopping?",
+    f"{SWA} +callbacks.x.swa_epoch_start=1": "EMAWeightAveraging",
+    f"{SWA} +callbacks.x.swa_lrs=0.1": "EMAWeightAveraging",
+    "logger=null": "~logger",
+    "callbacks=null": "~callbacks",
     # The message of Lightning says what can be monitored.
     f"+callbacks.x._target_={STOP} +callbacks.x.monitor=val_loss": "val/loss",
 }
@@ -330,6 +360,13 @@ def test_objects_from_python_are_used():
         headscope.train(words, callbacks=[monitor], logger=False)
     assert headscope.train(words, callbacks=[monitor]).summary["steps"] == 4
     assert monitor.lrs
+
+
+@pytest.mark.parametrize("word", ["+trainer.fast_dev_run=true", "debug=fast"])
+def test_a_run_that_keeps_nothing_names_no_folder(word):
+    result = headscope.train([*FAST, word, RUN])
+    assert (result.folder, result.summary) == (None, {})
+    assert not Path("outputs/run").exists()
 
 
 def of_a_stranger(part: str, key: str, value: Any, *words: str) -> None:

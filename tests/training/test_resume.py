@@ -5,6 +5,7 @@ import copy
 import re
 import shlex
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -21,11 +22,13 @@ from headscope import trained
 from headscope.cli.texts import quoted
 from headscope.cli.train import arguments
 from headscope.cli.words import key_of
+from headscope.config.training import TrainConfig
+from headscope.errors import UserError
 from headscope.files import read_summary, write_summary
 from headscope.trained import checkpoint
 from headscope.training.build import build
 from headscope.training.module import LanguageModel
-from headscope.training.resume import newest_checkpoint, resumed_config
+from headscope.training.resume import FIXED, newest_checkpoint, resumed_config
 from headscope.training.run import fit
 
 RUN = Path("a run, with 'marks' and = signs")
@@ -66,10 +69,50 @@ def test_the_command_line_changes_the_configuration():
     assert changes[:2] == ["trainer.max_steps from 7 to 9", "optimizer.beta1 from 0.9 to 0.5"]
     other, _ = resumed("schedule=linear", "schedule.cooldown=0.25")
     assert other.schedule.cooldown == 0.25
-    fixed = ("model.heads=1", "model/position=none", "data=sotu", "seed=3", "optimizer=muon")
+    fixed = ("model.heads=1", "model/position=none", "data=repeats", "seed=3", "optimizer=muon")
+    fixed += ("experiment=heads",)
     for word in fixed:
         with refused("init_from"):
             resumed(word)
+
+
+def chosen(*words: str) -> TrainConfig:
+    """The configuration of a resumed run, as the command train makes it."""
+    found: list[TrainConfig] = []
+
+    def stop_here(config: TrainConfig, *given: Any) -> None:
+        found.append(config)
+        raise UserError("resumed")
+
+    with pytest.MonkeyPatch.context() as patch, refused("resumed"):
+        patch.setattr("headscope.training.build.build", stop_here)
+        headscope.train([f"resume={RUN}", *words])
+    return found[0]
+
+
+@pytest.mark.parametrize("fixed", [key for key in FIXED if "." in key])
+@pytest.mark.parametrize("choice", ["trainer=own", "debug=own"])
+def test_a_group_with_a_fixed_key_is_treated_as_the_key_is(fixed, choice):
+    save_step("last", configuration(f"{fixed}=7", "trainer.log_every_steps=3"))
+    file, name = Path("conf", choice.replace("=", "/") + ".yaml"), fixed.partition(".")[2]
+    file.parent.mkdir(parents=True)
+    default = (ROOT / "conf/trainer/default.yaml").read_text()
+    for value in (7, 8):
+        own = f"{name}: {value}\nval_batch_size: 5\nmax_steps: 99\nlimit_val_batches: 2\n"
+        if choice == "debug=own":
+            text = "# @package _global_\ntrainer:\n" + indent(own, "  ")
+        else:
+            text = re.sub(rf"(?m)^({name}|val_batch_size|max_steps): .*", "", default) + own
+        file.write_text(text)
+        if value == 8:
+            with refused(f"{fixed}=8", "cannot change", "init_from"):
+                headscope.train([f"resume={RUN}", choice])
+            continue
+        settings = chosen(choice).trainer
+        assert getattr(settings, name) == 7
+        assert (settings.val_batch_size, settings.max_steps) == (5, 99)
+        assert settings.arguments == {"limit_val_batches": 2}
+        assert settings.log_every_steps == (3 if choice == "debug=own" else 10)
 
 
 # --- damaged files ---

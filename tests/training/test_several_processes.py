@@ -210,6 +210,19 @@ def test_impossible_processes_are_refused(words, environment, expected, script, 
         assert not list(Path().iterdir())
 
 
+@pytest.mark.parametrize("words", [[], ["-m", "seed=1,2"]])
+def test_a_batch_script_of_slurm_without_srun_trains_alone(words, tiny):
+    """It has all variables of a task, as if it were the first of four, but no step."""
+    job = slurm(4)[0]
+    del job["SLURM_STEP_ID"]
+    said = end(start([sys.executable, SCRIPT, *words, *tiny, "trainer.max_steps=2"], **job))
+    notes = [line for line in said.err.splitlines() if "SLURM_NTASKS=4" in line]
+    assert said.code == 0, said.err
+    assert len(notes) == (2 if words else 1)
+    assert "srun" in notes[0]
+    assert {summary(file.parent)["devices"] for file in Path().rglob("summary.json")} == {1}
+
+
 def test_a_run_that_waits_for_another_machine_says_so(script):
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": SRUN["MASTER_PORT"]}
     both = TORCHRUN | address | {"LOCAL_WORLD_SIZE": "1"}

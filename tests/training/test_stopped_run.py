@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import chdir
+from functools import cache
 from pathlib import Path
 from shlex import quote
 
@@ -13,7 +15,8 @@ import pytest
 import torch
 from checkpoint_files import assert_same_weights, opened
 from filelock import FileLock
-from kill_runs import differences, fast_loader, saved, slow_loader
+from kill_runs import BOUNDARIES, differences, fast_loader, saved, session, slow_loader, wait
+from many_processes import TINY
 from refusals import refused
 from running import ROOT, SMALL, events, summary
 
@@ -22,6 +25,7 @@ from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
 from headscope.training.module import LanguageModel
+from headscope.training.run_folder import is_run
 
 RUN = [*SMALL, "callbacks.heads.windows=1", "trainer.val_batch_size=2", "trainer.batch_size=2"]
 HERE = "hydra.run.dir=outputs/run"
@@ -138,6 +142,75 @@ def test_a_run_killed_four_times_equals_an_uninterrupted_one(script, speeches):
     assert resumed["wall_seconds"] > resumed["train_seconds"]
     # TensorBoard shows every validation once and in order.
     assert [event.step for event in events("outputs/run").Scalars("val/loss")] == [10, 20, 30, 40]
+
+
+EMA = "+callbacks.ema._target_=lightning.pytorch.callbacks.EMAWeightAveraging"
+MOMENTS = {"the last step": ("training_step", 8)} | {each: (each, 1) for each in BOUNDARIES}
+MOMENTS["a hold begins"] = ("training_step", 5)
+
+EVERY_CALLBACK = [
+    *(*TINY[:-1], "data=repeats", "data.characters=4000", "model.dropout=0.1"),
+    *("trainer.max_steps=8", "trainer.val_every_steps=3"),
+    *("callbacks.hold.heads=[L1H0]", "callbacks.hold.by=mean", "callbacks.hold.from_step=3"),
+    "+callbacks.zero={_target_:headscope.Hold,heads:[L0H0]}",
+    "+callbacks.kept={_target_:headscope.Hold,heads:[L0H1],feed_forward:[1],by:frozen,from_step:2}",
+    *("callbacks.attention.steps=4", "callbacks.attention.images=3"),
+    *("callbacks.heads.every_steps=5", "callbacks.samples.max_new_tokens=5"),
+]
+STOPPED_EARLY = [
+    *("callbacks.early_stopping.patience=1", "optimizer=adamw", "optimizer.lr=1"),
+    "trainer.max_steps=40",
+]
+EVERY_METRIC = ["model.block_size=32", "+callbacks.heads.metrics.own._target_=my_parts.own"]
+
+OWN = "def own(weights, tokens):\n    return weights[..., tokens == 97].sum(-1).mean(-1)\n"
+
+
+def trained(words, *killed_in):
+    """Trains in a forked process, in the current folder. Returns what it printed, or None if it was
+    killed as it should be."""
+    Path("my_parts.py").write_text(OWN)
+    code, said = wait(session(words, Path("log"), *killed_in)), Path("log").read_text()
+    assert code == (-signal.SIGKILL if killed_in else 0), said
+    return said
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The folder of the uninterrupted run of a command line, which is trained once."""
+
+    @cache
+    def folder(*words):
+        with chdir(tmp_path_factory.mktemp("whole")):
+            trained([*words, HERE])
+            return Path("outputs/run").absolute()
+
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "moment"),
+    [
+        *(([], moment) for moment in MOMENTS if moment != "early stop"),
+        *((STOPPED_EARLY, moment) for moment in BOUNDARIES),
+        *(([EMA], moment) for moment in ("the last step", "final validation")),
+        *((EVERY_METRIC, moment) for moment in ("final validation", "measuring")),
+    ],
+)
+def test_a_run_killed_between_two_of_its_parts_equals_an_uninterrupted_one(
+    uninterrupted, more, moment
+):
+    words, run = [*EVERY_CALLBACK, *more], Path("outputs/run")
+    trained([*words, HERE], *MOMENTS[moment])
+    assert not (run / "summary.json").exists()
+    resumed = is_run(run)
+    assert resumed == (moment != "before the first step")
+    again = ["resume=outputs/run", "parts=my_parts.py", *[EMA] * (EMA in more)]
+    trained(again if resumed else [*words, HERE])
+    whole = uninterrupted(*words)
+    assert differences(saved(whole), saved(run)) == []
+    assert differences(slow_loader(whole), slow_loader(run)) == []
 
 
 @pytest.mark.slow

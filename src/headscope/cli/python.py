@@ -23,9 +23,10 @@ from headscope.stop import SIGNALS, Interrupted
 @dataclass(frozen=True)
 class TrainResult:
     """A finished run: its `folder`, and its `summary`, the content of summary.json, such as
-    `val_loss` in nats per token and `train_seconds`."""
+    `val_loss` in nats per token and `train_seconds`. With `trainer.fast_dev_run`, which keeps
+    nothing, the folder is None and the summary is empty."""
 
-    folder: Path
+    folder: Path | None
     summary: dict[str, Any]
 
 
@@ -61,7 +62,8 @@ def train(words: Sequence[str] = (), *, callbacks: Any = (), logger: Any = None)
 
     def task(composed: Any) -> None:
         try:
-            results.append(TrainResult(*attempt(task_of_run, composed)))
+            folder, summary = attempt(task_of_run, composed)
+            results.append(TrainResult(folder if summary else None, summary))
         except Exception as error:  # Hydra would print a line about it
             results.append(error)
 

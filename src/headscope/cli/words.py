@@ -43,8 +43,8 @@ def parsed(words: Sequence[str], config_name: str) -> argparse.Namespace:
             raise UserError(f"{word} has an effect only in a sweep: add -m, or leave it out")
         if word == "hydra.job.chdir=true":
             raise UserError(f"{word}: runs stay in the current folder: use absolute paths")
-        if word == "logger=null":
-            raise UserError("logger=null: to train without a logger, write ~logger")
+        if word.endswith("=null") and is_group(key_of(word)):
+            raise UserError(f"{word}: to leave out this group, write ~{key_of(word)}")
         files = conf_files(word.lstrip("+").replace("=", "/", 1)) if is_group(key_of(word)) else []
         if len(files) > 1:  # Hydra would use the first one
             raise UserError(f"{word[:200]}: rename {files[1]}: {files[0]} has its name")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from headscope.data.module import TokenDataModule
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.held import HELD, restore_held, without_held
+from headscope.nn.held import HELD, restore_held
 from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
@@ -83,6 +84,7 @@ class LanguageModel(LightningModule):
         self.latest_loss: float | None = None
         self.running_loss = torch.zeros(())
         self.running_count = 0  # batches in the sum
+        self.began = False  # whether `Trainer.fit` has begun its first batch
 
     def setup(self, stage: str) -> None:
         trainer: Any = self.trainer  # Lightning does not declare all attributes
@@ -115,8 +117,10 @@ class LanguageModel(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        weights = restore_held(self.model, checkpoint["state_dict"])
+        none = {name: torch.zeros_like(own) for name, own in self.held_buffers().items()}
+        checkpoint["state_dict"] = none | weights
         if self._trainer is None or self.trainer.state.fn != "fit":
-            checkpoint["state_dict"] = restore_held(self.model, checkpoint["state_dict"])
             return
         state = checkpoint["language_model"]
         processes = self.trainer.world_size
@@ -124,18 +128,19 @@ class LanguageModel(LightningModule):
         self.running_loss = sums[self.global_rank] if len(sums) == processes else sums.mean()
         self.running_count = int(state["running_count"])
         self.timer.load_state_dict(state)
-        # The callback Hold of this run, which may have other settings, says what is held.
-        held = {name: own for name, own in self.state_dict().items() if HELD.fullmatch(name)}
-        checkpoint["state_dict"] = without_held(checkpoint["state_dict"]) | held
 
     # --- training ---
 
     def on_train_start(self) -> None:
+        self.began = False
         self.running_loss = self.running_loss.to(self.device)
         self.timed = (self.global_step, self.timer.seconds())
         self.set_rates()
-        # Lightning 2.6 loses a step of `self.log` if a run that ended between validations resumes.
         trainer: Any = self.trainer
+        for each in trainer.callbacks:
+            if isinstance(each, EarlyStopping) and each.wait_count >= each.patience:
+                trainer.should_stop = True  # it stopped this run, which was then resumed
+        # Lightning 2.6 loses a step of `self.log` if a run that ended between validations resumes.
         loop, every = trainer.fit_loop.epoch_loop, trainer.val_check_batch
         if loop.restarted_on_last and (every is None or self.global_step % every):
             loop._batches_that_stepped = self.global_step
@@ -147,7 +152,20 @@ class LanguageModel(LightningModule):
             group["lr"] = rate * factor
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.begin()
         self.timer.resume()
+
+    def begin(self) -> bool:
+        """Whether `Trainer.fit` begins its first batch. Then nothing of the checkpoint is held any
+        more: the callbacks `Hold`, which Lightning calls first, hold what their settings say. A run
+        that resumes, but trains no more, keeps what its checkpoint holds."""
+        first, self.began = not self.began, True
+        for buffer in self.held_buffers().values() if first else ():
+            buffer.zero_()
+        return first
+
+    def held_buffers(self) -> dict[str, Tensor]:
+        return {name: each for name, each in self.named_buffers() if HELD.fullmatch(name)}
 
     def training_step(self, batches: list[tuple[Tensor, Tensor]], index: int) -> Tensor:
         """One optimizer step, on the mean loss over `batches`, pairs of inputs and targets (B, T),

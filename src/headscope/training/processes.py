@@ -15,6 +15,7 @@ from typing import Any
 
 from headscope.config.training import TrainerConfig
 from headscope.errors import UserError, first_line
+from headscope.terminal import note
 from headscope.training.run_folder import is_run
 
 FIRST_PROCESS = "HEADSCOPE_FIRST_PROCESS"  # for the processes that Lightning starts
@@ -24,6 +25,7 @@ RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "GROUP_RANK
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 SRUN = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES"}
+SRUN |= {"SLURM_STEP_ID"}  # the only one that a batch script without `srun` lacks
 """Environment variables that `torchrun` and `srun` set for each process."""
 
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
@@ -105,6 +107,9 @@ def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
             wrong = f"{key}={number(key)} must be below {count}, the number of processes"
             raise UserError(f"{wrong}: unset it, or start all of them with torchrun or srun")
     if count == 1:
+        if starter() is None and number("SLURM_NTASKS") > 1:
+            tasks = f"SLURM_NTASKS={number('SLURM_NTASKS')}"
+            note(f"{tasks}, but srun has not started this process, so it trains alone")
         return Processes(devices=devices)
     if alone:
         raise UserError(f"{words}: runs of a sweep and in Python train on one device each")

@@ -56,7 +56,7 @@ def resumed_config(
 ) -> tuple[TrainConfig, list[str]]:
     """The configuration of the run to resume, and one line for each change. `keys` are the keys and
     groups that the user changes, and `composed` has their values: what Hydra composed, as plain
-    data. Raises UserError if one of them must stay the same."""
+    data. Raises UserError if one of them, or a key in one of these groups, must stay the same."""
     composed, added = kept_and_added(composed)
     config, changes = dict(resume.data["config"]), []
     for key in (key.replace("/", ".") for key in keys):
@@ -64,9 +64,12 @@ def resumed_config(
         if new or any(f"{key}.".startswith(f"{name}.") for name in added):
             continue
         for name in FIXED:
-            if key == name or (key.startswith(f"{name}.") and name != "optimizer"):
-                value = short(value_at(composed, key))
-                problem = f"{key}={value}: {name} cannot change in a resumed run"
+            inside = name if f"{name}.".startswith(f"{key}.") else key  # of a group that has both
+            if inside != name and (not key.startswith(f"{name}.") or name == "optimizer"):
+                continue
+            value = value_at(composed, inside)
+            if value != value_at(config, inside) or name == "experiment":
+                problem = f"{inside}={short(value)}: {name} cannot change in a resumed run"
                 raise UserError(f"{problem}; start a new run with init_from={resume.run_folder}")
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)

@@ -158,6 +158,11 @@ def build_callbacks(
     """The callbacks of the configuration, and `more`, without ours that the Trainer's arguments or
     another progress bar replace. Raises UserError if one cannot be made."""
     callbacks = [*more]
+    chosen = [type(each).__name__ for each in more]
+    chosen += [part["_target_"].rpartition(".")[2] for part in config.callbacks.values() if part]
+    if "StochasticWeightAveraging" in chosen:
+        problem = "callbacks: StochasticWeightAveraging cannot average this module"
+        raise UserError(f"{problem}: use lightning.pytorch.callbacks.EMAWeightAveraging")
     for name, part in config.callbacks.items():
         if part and is_foreign(part, "callbacks"):
             callbacks.append(made_by_hydra(part, "callbacks", name))

@@ -133,6 +133,21 @@ def test_a_stopped_run_with_a_hold_continues_bit_by_bit(by, stop_at, monkeypatch
     assert_same_weights(headscope.train(["resume=run"]).folder, whole)
 
 
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [
+        (["callbacks.hold=null"], [False] * 4),
+        (["callbacks.hold.heads=[L0H0]"], [True, False, False, False]),
+        (["callbacks.hold.until_step=12"], [False] * 4),
+        ([], [False, False, False, True]),
+    ],
+)
+def test_a_resumed_run_holds_what_its_own_settings_say(words, held):
+    folder = trained("run", "callbacks.hold.heads=[L1H1]", "callbacks.hold.by=mean")
+    headscope.train([f"resume={folder}", *words, "trainer.max_steps=13"])
+    assert held_heads(headscope.load(folder / "checkpoints/last.safetensors").model) == held
+
+
 @pytest.mark.parametrize("by", WAYS)
 def test_a_head_is_marked_while_it_is_held_and_has_no_name_if_its_output_is(by):
     words = [*PARTS, *HOLD, f"callbacks.hold.by={by}", "callbacks.attention.steps=12"]

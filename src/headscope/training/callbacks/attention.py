@@ -108,7 +108,8 @@ class AttentionLog(StepCallback):
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         step = trainer.global_step
         missing = [each for each in (self.snapshot_steps, self.image_steps) if step not in each]
-        if step < trainer.max_steps and any(missing):  # training was stopped early
+        if step < trainer.max_steps and step != self.ended and any(missing):  # stopped early
+            self.ended = step
             for each in filter(None, missing):
                 each.add(step)
             self.call(trainer, pl_module)
@@ -133,7 +134,7 @@ class AttentionLog(StepCallback):
             reading.known_losses = -following.log()
             header = {**reading.header(), **statistics.header(), "text_tokens": self.text_tokens}
             for each in self.holds:
-                for layer, head in each.chosen if each.active else ():
+                for layer, head in each.chosen if each.holds(max(0, step - 1)) else ():
                     header["held"][layer * len(reading.attention[0]) + head] = 1
             label_of = self.vocabulary.__getitem__
             blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()

@@ -4,14 +4,14 @@ import math
 from typing import Annotated, Any
 
 import torch
-from lightning.pytorch import Trainer, callbacks
+from lightning.pytorch import callbacks
 
 
 class EarlyStopping(callbacks.EarlyStopping):
     """Stops training after `patience` validations without a new best loss, or never if it is None.
 
-    Unlike with Lightning's, a run that stopped early stops again when it is resumed, `patience` can
-    change then, and a run without validation is no error."""
+    Unlike with Lightning's, `patience` can change when a run is resumed, and a run without
+    validation is no error."""
 
     def __init__(self, *, patience: Annotated[int, 1] | None = None) -> None:
         endless = 10**9 if patience is None else patience
@@ -20,10 +20,6 @@ class EarlyStopping(callbacks.EarlyStopping):
     @property
     def state_key(self) -> str:
         return "EarlyStopping of headscope"
-
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if self.wait_count >= self.patience:
-            trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         best = float(self.best_score)

@@ -104,8 +104,8 @@ class HeadWatch(StepCallback):
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         step = trainer.global_step
-        if step < self.last and not self.due(step):  # training was stopped early
-            self.last = step
+        if step < self.last and step != self.ended and not self.due(step):  # stopped early
+            self.last = self.ended = step
             self.call(trainer, pl_module)
 
     def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:

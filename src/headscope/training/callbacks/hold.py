@@ -104,8 +104,20 @@ class Hold(Callback):
             # Weight decay and momentum need no gradient, and with "mean", `out_proj` has one.
             trainer.optimizers[0].register_step_post_hook(lambda *_: self.write_back())
 
+    def holds(self, step: int) -> bool:
+        """Whether the parts are held in the optimizer step after `step`."""
+        return bool(self.parts) and self.from_step <= step < self.until_step
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
-        active = bool(self.parts) and self.from_step <= trainer.global_step < self.until_step
+        step = trainer.global_step
+        if pl_module.begin():  # in a resumed run, all hold what they held before
+            for each in trainer.callbacks:
+                if isinstance(each, Hold):
+                    each.change(each.holds(step - 1), trainer, pl_module)
+        self.change(self.holds(step), trainer, pl_module)
+
+    def change(self, active: bool, trainer: Any, pl_module: Any) -> None:
+        """Begins or ends to hold the parts."""
         if active == self.active:
             return
         self.active = active

@@ -52,6 +52,7 @@ class CheckpointSaver(Checkpoint):
         self.saved_at = time.monotonic()
         self.saved_step = -1
         self.signals = StopSignals()
+        self.saved_for = 0  # the signal after which a step has been saved
         self.cpu_group: Any = None  # torch.distributed.ProcessGroup
         self.on_first_save: Callable[[], None] | None = None
 
@@ -91,6 +92,8 @@ class CheckpointSaver(Checkpoint):
             self.signals.install()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        if self.saved_for:
+            raise Interrupted(self.saved_for)
         if trainer.global_step == 0:
             self._keep(trainer, pl_module)
 
@@ -104,8 +107,8 @@ class CheckpointSaver(Checkpoint):
             loss = trainer.strategy.reduce(outputs["loss"], reduce_op="mean")
             pl_module.require_finite(float(loss), "training")
             self._save(trainer, pl_module)
-        if number:
-            raise Interrupted(number)
+        # Before the next step, Lightning logs what callbacks have logged with `self.log`.
+        self.saved_for = number
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:

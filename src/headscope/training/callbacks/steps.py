@@ -21,6 +21,7 @@ class StepCallback(Callback, ABC):
     time. `on_due_step` must not change the model or use the global random number generators."""
 
     seconds = 0.0
+    ended = -1  # the step of an early stop, after which a resumed run does not measure again
     planned: Collection[int] = ()
     """Steps that are due whatever the model does."""
 
@@ -47,10 +48,11 @@ class StepCallback(Callback, ABC):
             self.seconds += time.perf_counter() - started
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds}
+        return {"seconds": self.seconds, "ended": self.ended}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds = float(state["seconds"])
+        self.ended = int(state.get("ended", -1))
 
 
 def last_step(trainer: Trainer) -> int:
