@@ -273,9 +273,8 @@ class TrainedModel:
         it looks from one token at another (see `headscope.analysis.examples.find_examples`), found
         in `validation_windows`. Raises UserError as these do, or if there is no such head."""
         layer, number = parse_head(head, self.model)
-        windows_of_split = self.validation_windows(windows)
-        found = find_examples(self.model, windows_of_split, self.tokenizer)[layer][number]
-        return data_frame(example_rows([[found]]))
+        found = find_examples(self.model, self.validation_windows(windows), self.tokenizer)
+        return data_frame(example_rows([[found[layer][number]]]))
 
     def ablations(
         self, *, windows: int = ABLATION_WINDOWS, by: Replacement = "zero", gradients: bool = False
