@@ -207,8 +207,9 @@ def runs_in(folder: Path) -> list[SweepRun]:
     for place in folder.glob(f"**/.hydra/{PLACE}"):
         run = place.parents[1]
         if folder / place.read_text("utf-8") == run:
-            words: Any = OmegaConf.load(place.with_name("overrides.yaml"))
-            parsed = map(parser.parse_override, OmegaConf.to_container(words, resolve=False))
+            words = OmegaConf.load(place.with_name("overrides.yaml"))
+            plain: Any = OmegaConf.to_container(words, resolve=False)
+            parsed = map(parser.parse_override, plain)
             settings = {each.key_or_group: str(each.value()) for each in parsed}
             runs.append(SweepRun(settings, run))
     return sorted(runs, key=lambda run: (len(str(run.folder)), str(run.folder)))
