@@ -62,17 +62,11 @@ def analyze(
 
     named = build_part(thresholds, "thresholds")
     changed = None if named == Thresholds() else named  # otherwise, those of the run
+    patches = [value for value in vars(patch).values() if value is not None]
     if runs is not None:
-        of_one_run = (
-            checkpoint,
-            checkpoints,
-            text,
-            windows,
-            changed,
-            metrics,
-            *vars(patch).values(),
-        )
-        if any((ablation, gradients, tensorboard, *(key is not None for key in of_one_run))):
+        of_one_run = [checkpoint, checkpoints, text, windows, changed, metrics]
+        given = any(key is not None for key in of_one_run)
+        if given or ablation or gradients or tensorboard or patches:
             advice = "leave out all other keys but output_dir= and device="
             raise UserError(f"runs= compares the metrics of heads in several runs: {advice}")
         align_runs(runs, output_dir, device)
@@ -82,7 +76,7 @@ def analyze(
     loaded, history = select(checkpoint, checkpoints, device)
     folder = report_folder(output_dir, loaded.path, "analysis")
     patching = None
-    if any(value is not None for value in vars(patch).values()):
+    if patches:
         texts = patch_texts(loaded, **asdict(patch))
         patching = texts, texts.run(loaded)
     validation = cache(lambda: validation_text(loaded.corpus(), loaded.tokenizer))

@@ -60,9 +60,8 @@ def run(
         if processes.rank() > 0:
             sys.argv += WRITES_NOTHING
         with sweeps.reported():
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
-                guarded
-            )()
+            main = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
+            main(guarded)()
 
 
 def prepared(

@@ -204,14 +204,14 @@ def runs_in(folder: Path) -> list[SweepRun]:
     """The runs of a sweep in its folder, as Hydra wrote their words, without other runs there."""
     parser = OverridesParser.create()
     runs = []
-    for file in folder.glob("**/.hydra/overrides.yaml"):
-        place = file.with_name(PLACE)
-        if not place.is_file() or folder / place.read_text("utf-8") != file.parents[1]:
-            continue
-        words: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-        parsed = map(parser.parse_override, words)
-        settings = {each.key_or_group: str(each.value()) for each in parsed}
-        runs.append(SweepRun(settings, file.parents[1]))
+    for place in folder.glob(f"**/.hydra/{PLACE}"):
+        run = place.parents[1]
+        if folder / place.read_text("utf-8") == run:
+            words = OmegaConf.load(place.with_name("overrides.yaml"))
+            plain: Any = OmegaConf.to_container(words, resolve=False)
+            parsed = map(parser.parse_override, plain)
+            settings = {each.key_or_group: str(each.value()) for each in parsed}
+            runs.append(SweepRun(settings, run))
     return sorted(runs, key=lambda run: (len(str(run.folder)), str(run.folder)))
 
 

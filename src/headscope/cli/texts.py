@@ -14,24 +14,20 @@ from contextlib import suppress
 from headscope.cli.words import key_of
 from headscope.errors import UserError
 
-TEXTS = (
-    *("name", "resume", "init_from", "store_dir", "data.path", "data.column", "data.template"),
-    *("data.name", "data.subset", "data.train_split", "data.validation_split", "data.revision"),
-    *("tokenizer.path", "callbacks.attention.text", "callbacks.samples.prompt", "checkpoint"),
-    *("prompt", "device", "source", "text", "output", "output_dir", "other", "host"),
-    *("patch.clean", "patch.corrupted", "patch.continuation", "suite.against", "suite.nanogpt"),
-    *("hydra.run.dir", "hydra.sweep.dir"),
-)
-"""The keys whose values are texts, which may contain any characters."""
-
-OTHER_LISTS = ("checkpoints", "runs", "patch.answers", "compare.choices", "allowed_hosts")
-LISTS_OF_TEXTS = ("parts", "stop", *OTHER_LISTS)
 PATHS = (
     *("resume", "init_from", "store_dir", "data.path", "tokenizer.path", "checkpoint", "source"),
     *("output", "output_dir", "other", "suite.nanogpt", "hydra.run.dir", "hydra.sweep.dir"),
-    *("parts", "checkpoints", "runs"),
 )
-"""The keys whose values are paths, or lists of paths."""
+TEXTS = (
+    *(*PATHS, "name", "data.column", "data.template", "data.name", "data.subset", "data.revision"),
+    *("data.train_split", "data.validation_split", "callbacks.attention.text", "text", "prompt"),
+    *("callbacks.samples.prompt", "patch.clean", "patch.corrupted", "patch.continuation"),
+    *("device", "host", "suite.against"),
+)
+"""The keys whose values are texts, which may contain any characters. Some of them are paths."""
+
+LISTS_OF_PATHS = ("parts", "checkpoints", "runs")
+LISTS_OF_TEXTS = (*LISTS_OF_PATHS, "stop", "patch.answers", "compare.choices", "allowed_hosts")
 MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
 
 
@@ -39,7 +35,7 @@ def with_home(word: str) -> str:
     """Replaces `~` at the beginning of a path by the home folder. Shells do so only before a word.
     The paths of a list and of a sweep are separated by commas."""
     before, equals, value = word.partition("=")
-    if key_of(word) not in PATHS:
+    if key_of(word) not in (*PATHS, *LISTS_OF_PATHS):
         return word
     home = os.path.expanduser("~")
     return before + equals + re.sub(r"(?<![^,\['\"])~(?=/|\Z)", lambda _: home, value)

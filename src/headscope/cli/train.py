@@ -76,14 +76,13 @@ def run(
     from headscope.training import console as output
     from headscope.training import resume as resuming
     from headscope.training.build import build
-    from headscope.training.callbacks.progress import new_console
-    from headscope.training.callbacks.progress import say as say_to
+    from headscope.training.callbacks import progress
     from headscope.training.run import fit, flat
     from headscope.training.trainer import silence_libraries, torch_flags_restored
 
     silence_libraries()
-    console = new_console(quiet=quiet or processes.rank() > 0)
-    say = partial(say_to, console)
+    console = progress.new_console(quiet=quiet or processes.rank() > 0)
+    say = partial(progress.say, console)
     warn = partial(say, style="yellow")
     keys = [*map(key_of, HydraConfig.get().overrides.task)]
     folder = Path(composed.resume) if composed.resume else command_line.run_folder()

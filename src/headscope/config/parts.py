@@ -80,9 +80,6 @@ GROUPS = {
 }
 """The groups of parts, by their folder in conf/."""
 
-
-POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
-
 OWN_FOLDERS: list[str] = []
 """Folders with modules of the person, found only if the person has named a module there."""
 
@@ -111,7 +108,8 @@ class Maker(partial[Any]):
     def __call__(self, *first: Any, **given: Any) -> Any:
         group, taken = GROUPS[self.group], arguments_of(self.func)
         named = dict(zip(group.first_of(taken), first, strict=True))
-        args = [named.pop(name) for name in [*named] if taken[name].kind is POSITIONAL_ONLY]
+        unnamed = [name for name in named if taken[name].kind is inspect.Parameter.POSITIONAL_ONLY]
+        args = [named.pop(name) for name in unnamed]
         named |= {name: given[name] for name in given if name in taken or name not in group.given}
         try:
             return self.func(*args, **self.keywords, **named)

@@ -238,20 +238,15 @@ def paths_below(folder: Path) -> dict[tuple[Path, bool], Path]:
 def paths_matching(pattern: str) -> list[Path]:
     """The paths that a glob pattern matches, each once if links lead to it on several ways. `**` is
     a folder and all folders below it, as `paths_below` finds them."""
-    parts = Path(pattern).parts
-    if "**" in parts:
-        place = parts.index("**")
-        found, rest = list[Path](), parts[place + 1 :] or ("*",)
-        for start in map(Path, glob.glob(str(Path(*parts[:place])))):
-            below = [path for (_, hidden), path in paths_below(start).items() if not hidden]
-            for folder in [start, *filter(Path.is_dir, below)]:
-                found += paths_matching(str(Path(glob.escape(str(folder)), *rest)))
-    else:
-        found = [Path(name) for name in glob.glob(pattern)]
-    once: dict[Path, Path] = {}
-    for path in found:
-        once.setdefault(path.parent.resolve() / path.name, path)
-    return list(once.values())
+    parts, found = Path(pattern).parts, [Path()]
+    for part in (*parts, "*") if parts[-1] == "**" else parts:
+        if part == "**":
+            below = [item for start in found for item in paths_below(start).items()]
+            found += [path for (_, hidden), path in below if not hidden and path.is_dir()]
+        else:
+            found = [start / name for start in found for name in glob.glob(part, root_dir=start)]
+        found = [*{path.parent.resolve() / path.name: path for path in reversed(found)}.values()]
+    return found
 
 
 def format_of(file: Path) -> str | None:

@@ -36,6 +36,7 @@ from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
@@ -44,7 +45,7 @@ from headscope.terminal import note, step_name
 from headscope.trained import heads_file
 from headscope.trained.ablations import ABLATION_WINDOWS, measure_ablation
 from headscope.trained.checkpoint import pick_device, read, sources, steps_of
-from headscope.trained.checkpoint.loading import build_from_weights, stored_tokenizer
+from headscope.trained.checkpoint.loading import build_from_weights, own_tokenizer
 from headscope.trained.evaluation import ValidationText, validation_text
 from headscope.trained.generation import generate_text, generate_tokens
 
@@ -272,9 +273,8 @@ class TrainedModel:
         it looks from one token at another (see `headscope.analysis.examples.find_examples`), found
         in `validation_windows`. Raises UserError as these do, or if there is no such head."""
         layer, number = parse_head(head, self.model)
-        windows_of_split = self.validation_windows(windows)
-        found = find_examples(self.model, windows_of_split, self.tokenizer)[layer][number]
-        return data_frame(example_rows([[found]]))
+        found = find_examples(self.model, self.validation_windows(windows), self.tokenizer)
+        return data_frame(example_rows([[found[layer][number]]]))
 
     def ablations(
         self, *, windows: int = ABLATION_WINDOWS, by: Replacement = "zero", gradients: bool = False
@@ -397,7 +397,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedMode
     stored = read(path)
     weights, config = stored.weights(), stored.config
     try:
-        tokenizer = stored_tokenizer(stored)
+        tokenizer = tokenizer_from_state(stored.data["tokenizer"], own_tokenizer(stored))
         model = build_from_weights(config.model, tokenizer, weights)
     except UserError as error:
         reason = " ".join(str(error).split())[:300]

@@ -98,10 +98,9 @@ def build(
         checkpoint.check_sizes(config.model, data.store.tokenizer, resume.weights())
     answers = answers_of(corpus, data.store.tokenizer)
     module = build_module(config, data, weights, answers)
-    objects = [type(each).__name__ for each in callbacks]
     if loggers is not None:
         config = replace(config, logger={})
-        objects += [type(each).__name__ for each in loggers]
+    objects = [type(each).__name__ for each in (*callbacks, *(loggers or ()))]
     added = [*config.added(), *objects]
     store, precision = data.store, precision_of(config.trainer)
     contents = checkpoint.contents(config, store.tokenizer, store.name, precision, answers)

@@ -10,17 +10,11 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.config.parts import Part, build_part
 from headscope.data.tokenizer import Tokenizer
-from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.held import HELD, restore_held
 from headscope.trained.checkpoint.building import build_model_for
 from headscope.trained.checkpoint.file import Stored
-
-
-def stored_tokenizer(stored: Stored) -> Tokenizer:
-    """The tokenizer of a checkpoint. Raises UserError if it is damaged or may not be named."""
-    return tokenizer_from_state(stored.data["tokenizer"], own_tokenizer(stored))
 
 
 def own_tokenizer(stored: Stored) -> type | None:

@@ -118,23 +118,19 @@ class CheckpointSaver(Checkpoint):
         if better:
             self.best_val_loss = loss
         self._save(trainer, pl_module, best=better)
-        self._stop_if_requested()
+        (self.saved_for,) = self._largest(self.signals.requested)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         stopped_early = trainer.global_step < trainer.max_steps  # callbacks have measured again
         if self.saved_step != trainer.global_step or stopped_early:
             self._save(trainer, pl_module)
         self.signals.restore()
-        self._stop_if_requested()
+        (number,) = self._largest(self.signals.requested)  # the same in every process
+        if number:
+            raise Interrupted(number)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.signals.restore()
-
-    def _stop_if_requested(self) -> None:
-        """Raises Interrupted in every process if one of them has received a signal."""
-        (number,) = self._largest(self.signals.requested)
-        if number:
-            raise Interrupted(number)
 
     def _largest(self, *numbers: int) -> tuple[int, ...]:
         """For each number, the largest value in all processes."""
