@@ -86,10 +86,7 @@ def ablate_heads(
     A batch contains at most `max_batch` texts. For every head that is removed, each text is copied.
     """
     heads, counted = model.attentions[0].heads, counted_per_text(targets)
-    means = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)
-
-    def new_outputs(layer: int, heads: Tensor) -> Tensor:
-        return means[layer][heads][:, None, None]  # (K, 1, 1, D)
+    means = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)  # (H, D) or (H, 1)
 
     def losses_of(batch: Tensor) -> tuple[Tensor, Tensor]:
         """The `text_losses` with all heads (N,), and without each of them (L, H, N)."""
@@ -100,7 +97,8 @@ def ablate_heads(
             return text_losses(model, x, repeated, counted.mean())
 
         tokens = inputs[batch].to(model.device)
-        return measure_replacements(model, tokens, measure, new_outputs, max_batch=max_batch)
+        new = [mean[None] for mean in means]  # the same at all tokens
+        return measure_replacements(model, tokens, measure, new, max_batch=max_batch)
 
     with evaluating(model):
         if replace_by == "mean":

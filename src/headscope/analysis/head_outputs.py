@@ -6,7 +6,7 @@ The output of a head is its slice of the input of `out_proj`: D numbers per toke
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -26,10 +26,6 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 MAX_BATCH = 64
 MAX_LOGITS = 2**27
 """Maximum number of logits of a batch. In float32, they take 512 MiB."""
-
-NewOutputs = Callable[[int, Tensor], Tensor]
-"""Maps a layer and the numbers of K of its heads to the new outputs of these heads: a tensor of
-shape (K, N, T, D), or of a shape that can be broadcast to it."""
 
 
 def parse_head(name: str, model: GPT) -> Head:
@@ -107,12 +103,13 @@ def measure_replacements(
     model: GPT,
     tokens: Tensor,
     measure: Callable[[Tensor], Tensor],
-    new_outputs: NewOutputs,
+    outputs: Sequence[Tensor],
     *,
     positions: slice = slice(None),
     max_batch: int,
 ) -> tuple[Tensor, Tensor]:
-    """Measure texts, tokens (N, T), with the output of one head replaced, for each head.
+    """Measure texts, tokens (N, T), with the output of one head replaced, for each head, by that in
+    `outputs`: for each layer (T, H, D), or (1, H, D) if it is the same for all tokens.
 
     `measure` maps the output of the last block (K N, T, C) on K copies of the texts to one number
     per text (K N,). Returns what is measured without a replacement (N,), and with each (L, H, N).
@@ -133,8 +130,8 @@ def measure_replacements(
         for heads in all_heads.split(max(1, max_batch // len(x))):
             y = x.repeat(len(heads), 1, 1)  # one copy of the texts per head
             masks = None if mask is None else mask.repeat(len(heads), 1, 1, 1)
-            new = new_outputs(layer, heads)
-            new = new.expand(len(heads), len(x), *new.shape[2:]).flatten(0, 1)
+            new = outputs[layer][:, heads].transpose(0, 1)  # (K, T, D)
+            new = new.repeat_interleave(len(x), dim=0)
             with replaced_heads(attention, heads.repeat_interleave(len(x)), new, positions):
                 y = model.blocks[layer](y, model.position, mask=masks)
             for block in model.blocks[layer + 1 :]:

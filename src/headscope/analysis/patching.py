@@ -101,13 +101,9 @@ def patch_heads(
 
     def patched(receiver: int, outputs: list[Tensor]) -> tuple[float, Tensor]:
         """The metric on one of the two texts: unchanged, and with each head of the other text."""
-
-        def new_outputs(layer: int, heads: Tensor) -> Tensor:
-            of_other = outputs[layer][1 - receiver]  # (T, H, D)
-            return of_other[:, heads].transpose(0, 1)[:, None]  # (K, 1, T, D)
-
+        of_other = [of_both[1 - receiver] for of_both in outputs]  # (T, H, D) each
         whole, changed = measure_replacements(
-            model, texts[[receiver]], measure, new_outputs, positions=positions, max_batch=max_batch
+            model, texts[[receiver]], measure, of_other, positions=positions, max_batch=max_batch
         )
         return float(whole), changed[..., 0].cpu()
 

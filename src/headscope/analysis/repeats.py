@@ -140,16 +140,14 @@ class RepeatProbe:
     its vocabulary below MIN_VOCABULARY.
     """
 
-    def __init__(
-        self, model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS, seed: int = 0
-    ) -> None:
+    def __init__(self, model: GPT, *, excluded: Sequence[int] = (), texts: int = TEXTS) -> None:
         vocab_size, length = model.embedding.num_embeddings, min(model.block_size, MAX_LENGTH)
         if not can_measure_repeats(model, excluded) or texts < 2:
             tokens = vocab_size - len(excluded)
             sizes = f"block_size={model.block_size}, {tokens} tokens with text, texts={texts}"
             least = f"at least {MIN_VOCABULARY} tokens, 2 texts and block_size={MIN_LENGTH}"
             raise UserError(f"{sizes}: the induction metrics need {least}")
-        options = {"vocab_size": vocab_size, "length": length, "texts": texts, "seed": seed}
+        options = {"vocab_size": vocab_size, "length": length, "texts": texts, "seed": 0}
         self.texts = repeated_texts(**options, excluded=excluded)
         self.induction = contrast(self.texts, skip=1)
         self.duplicate = contrast(self.texts, skip=0)

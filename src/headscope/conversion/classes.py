@@ -88,8 +88,11 @@ class HuggingFaceClass:
     )
     """Maps its names of activation functions to ours. The first name of each is written."""
     qk_norm = False
-    keys: dict[str, str]
-    """Maps our keys to entries of config.json."""
+    keys = table(
+        "block_size=max_position_embeddings embed_dim=hidden_size layers=num_hidden_layers "
+        "heads=num_attention_heads ff_dim=intermediate_size activation=hidden_act"
+    )
+    """Maps our keys to entries of config.json. These are those of most classes."""
     dropouts: tuple[str, ...] = ("attention_dropout",)
     fixed: ClassVar[dict[str, Any]] = {}
     """Entries of config.json that are the same for every model of ours."""
@@ -283,11 +286,7 @@ class GPTNeoX(HuggingFaceClass):
     queries, then all keys, then all values."""
 
     name, model_type = "GPTNeoXForCausalLM", "gpt_neox"
-    keys = table(
-        "block_size=max_position_embeddings embed_dim=hidden_size layers=num_hidden_layers "
-        "heads=num_attention_heads ff_dim=intermediate_size activation=hidden_act "
-        "eps=layer_norm_eps base=rotary_emb_base"
-    )
+    keys = HuggingFaceClass.keys | table("eps=layer_norm_eps base=rotary_emb_base")
     dropouts = ("attention_dropout", "hidden_dropout")
     fixed: ClassVar = {"rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": True}
     block = "gpt_neox.layers.{}."
@@ -337,10 +336,8 @@ class Mpt(HuggingFaceClass):
 class Llama(HuggingFaceClass):
     name, model_type = "LlamaForCausalLM", "llama"
     norm, feed_forward = "RMSNorm", "SwiGLU"
-    keys = table(
-        "block_size=max_position_embeddings embed_dim=hidden_size layers=num_hidden_layers "
-        "heads=num_attention_heads kv_heads=num_key_value_heads head_dim=head_dim "
-        "ff_dim=intermediate_size activation=hidden_act eps=rms_norm_eps base=rope_theta"
+    keys = HuggingFaceClass.keys | table(
+        "kv_heads=num_key_value_heads head_dim=head_dim eps=rms_norm_eps base=rope_theta"
     )
     block = "model.layers.{}."
     names = table(

@@ -189,8 +189,6 @@ def draw_tables(
     height, images = 60.0, []
     texts = [numbers(values, form) for values in cells.values()]
     for written in texts:
-        if written.ndim != 2 or not written.size:
-            raise UserError(f"a metric of shape {written.shape} must be (layers, heads), not empty")
         cell = max(38, 0.65 * SMALL * max(map(len, written.flat)) + 10)
         width, height = max(width, cell * written.shape[1]), max(height, 26 * written.shape[0])
     columns = columns or max(1, round(math.sqrt(len(cells) * (height + 70) / (width + 90) * 1.5)))
@@ -210,8 +208,6 @@ def similarity_matrix(similarity: Tensor, names: Texts, *, title: str, label: st
     The colour scale goes from 0 to 1, or from -1 to 1 if any value is negative. It goes further if
     any absolute value is above 1."""
     cells, count = array(similarity), len(names)
-    if cells.shape != (count, count) or not count:
-        raise UserError(f"{cells.shape=} must be (heads, heads), with a name for each: {count}")
     finite = cells[np.isfinite(cells)]
     reach = max(1.0, round(float(np.abs(finite).max(initial=0)), 3))  # 1.0000001 is 1
     scale = Normalize(-reach if (finite < 0).any() else 0, reach)

@@ -24,7 +24,6 @@ from matplotlib.transforms import Affine2D, ScaledTranslation, blended_transform
 from torch import Tensor
 
 from headscope.data.labels import EMPTY, code_point, split_characters, visible_characters
-from headscope.errors import UserError
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
 """The palette of Okabe and Ito for colour-blind readers, without the yellow colour."""
@@ -63,8 +62,6 @@ class Sheet:
     into `panels`, then call `finish`."""
 
     def __init__(self, count: int, columns: int, width: float, height: float, title: str) -> None:
-        if not count:
-            raise UserError("there must be at least one figure to draw")
         self.panel_size, self.title = np.array([width, height]), title
         self.shape = np.array([min(columns, count), math.ceil(count / columns)])
         size = self.shape * self.panel_size + 1000  # enough for all labels; `finish` sets the size

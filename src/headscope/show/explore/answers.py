@@ -122,7 +122,7 @@ class Explorer(Reader):
                     model,
                     both[:1],
                     lambda x: LogitDifference(right, wrong)(model.unembed(x[:, -1:])),
-                    lambda layer, heads: outputs[layer][0, :, heads].transpose(0, 1)[:, None],
+                    [of_layer[0] for of_layer in outputs],
                     max_batch=MAX_BATCH,
                 )
                 effects = changed.flatten().tolist()

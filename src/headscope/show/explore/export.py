@@ -1,6 +1,5 @@
 """What the page shows, as a file: a page, a table, or Python code that computes it."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,6 @@ def explained(explorer: Explorer, request: Export) -> list[dict[str, Any]]:
     return [explanation(reading, *edge) for edge in edges]
 
 
-def edges_of(why: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: each[name] for name in ("head", "query", "key")} for each in why]
-
-
 @torch.no_grad()
 def page(explorer: Explorer, request: Export) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
@@ -64,7 +59,8 @@ def page(explorer: Explorer, request: Export) -> Exported:
         runs.append(shown_run(described(chosen, reading), [shown], [result.loss()], own))
     labels = runs[0]["history"]["labels"]
     start: dict[str, Any] = {"token": range(len(labels))[request.position]}
-    start |= {"head": (request.head or "")[:80], "walk": edges_of(why)}
+    walk = [{name: each[name] for name in ("head", "query", "key")} for each in why]
+    start |= {"head": (request.head or "")[:80], "walk": walk}
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs, start=start)
 
 
@@ -113,7 +109,7 @@ def code(explorer: Explorer, request: Export) -> Exported:
         target=request.target,
         top=TOP,
         start=start,
-        walk="".join(WHY.format(**edge) for edge in edges_of(explained(explorer, request))),
+        walk="".join(WHY.format(**edge) for edge in explained(explorer, request)),
         sampling=f"max_new_tokens={count}, seed={request.seed}{options}",
     )
     return "explore.py", "text/x-python", shown

@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -83,10 +83,8 @@ class Switches:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Inside this `with` block, the heads are switched."""
-        with ExitStack() as stack:
-            stack.enter_context(ablated_heads(self.model, self.zero))
-            stack.enter_context(ablated_heads(self.model, self.mean, self.means))
-            stack.enter_context(halved_heads(self.model, self.half))
+        at_mean = ablated_heads(self.model, self.mean, self.means)
+        with ablated_heads(self.model, self.zero), at_mean, halved_heads(self.model, self.half):
             yield
 
 

@@ -35,14 +35,6 @@ LEFT_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
-class Refused(Exception):
-    """A request that is refused, with an HTTP status."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 class Worker:
     """The thread that computes, and the requests that wait for it."""
 
@@ -53,7 +45,7 @@ class Worker:
     async def run(self, request: Request, work: Callable[[], Result]) -> Result:
         """The result of `work`. Drops work that has not begun when the browser disconnects."""
         if self.waiting >= MAX_WAITING:
-            raise Refused(503, "too many requests are waiting: try again")
+            raise HTTPException(503, "too many requests are waiting: try again")
         self.waiting += 1
         future = asyncio.wrap_future(self.thread.submit(work))
         try:
@@ -64,7 +56,7 @@ class Worker:
             return future.result()
         except Exception as error:
             if ran_out_of_memory(error):
-                raise Refused(507, "there is not enough memory: shorten the text") from None
+                raise HTTPException(507, "there is not enough memory: shorten the text") from None
             raise
         finally:
             future.cancel()
@@ -101,32 +93,33 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
                     yield f"data: {json.dumps(step)}\n\n"
                     step = await worker.run(request, lambda: next(steps, None))
                 yield "event: end\ndata: {}\n\n"
-            except Refused as refused:
-                yield f"event: error\ndata: {json.dumps({'error': str(refused)})}\n\n"
+            except HTTPException as refused:
+                yield f"event: error\ndata: {json.dumps({'error': refused.detail})}\n\n"
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
     async def parsed(request: Request) -> tuple[str, Any]:
         given = request.headers.get("authorization", "").encode()
         if token and not secrets.compare_digest(given, f"Bearer {token}".encode()):
-            raise Refused(401, "the token is missing or wrong: open the address that was printed")
+            problem = "the token is missing or wrong: open the address that was printed"
+            raise HTTPException(401, problem)
         if request.headers.get("content-type", "").partition(";")[0].lower() != "application/json":
-            raise Refused(415, "the request must be application/json")
+            raise HTTPException(415, "the request must be application/json")
         body = b""
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_BODY:
-                raise Refused(413, f"the request has more than {MAX_BODY:,} bytes")
+                raise HTTPException(413, f"the request has more than {MAX_BODY:,} bytes")
         name = request.url.path.rpartition("/")[2]
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):
-            raise Refused(400, "the request is not JSON") from None
+            raise HTTPException(400, "the request is not JSON") from None
         return name, parse_request(name, data)
 
     def failed(request: Request, error: Exception) -> Response:
         status = {UserError: 422, ClientDisconnect: 499}.get(type(error), 500)
-        status = getattr(error, "status", getattr(error, "status_code", status))
+        status = getattr(error, "status_code", status)
         bug = "this is a bug in headscope: its output has a traceback"
         reason = bug if status == 500 else str(getattr(error, "detail", error))
         # A message may quote a newline, or half of a surrogate pair, which UTF-8 cannot encode.
@@ -140,5 +133,5 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
         Mount("/viewer", StaticFiles(directory=VIEWER)),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
-    errors = (Refused, UserError, ClientDisconnect, HTTPException, Exception)
+    errors = (UserError, ClientDisconnect, HTTPException, Exception)
     return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, failed))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 
 import uvicorn
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,8 +49,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *added]
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         answer, refused = self.app, self.refused(Headers(scope=scope))

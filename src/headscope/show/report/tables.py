@@ -133,9 +133,8 @@ def history_table(history: History) -> DataFrame:
 
 def matrix_table(matrix: Tensor, names: Sequence[str]) -> DataFrame:
     """A matrix (N, N), with one row per head and one column per head."""
-    table = DataFrame(matrix.tolist(), columns=names)
-    table.insert(0, "head", names)
-    return table
+    table = DataFrame(matrix.tolist(), index=names, columns=names)
+    return table.rename_axis("head").reset_index()
 
 
 def largest_weights(reading: Reading, visible: Tensor) -> DataFrame:

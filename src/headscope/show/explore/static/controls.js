@@ -1,6 +1,6 @@
 // Controls that several panels of the page have.
 
-import { explainControl, labelled, make } from "./viewer/dom.js";
+import { labelled, make } from "./viewer/dom.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** A labelled field for a number, null if it is empty and `optional`. Returns a function that shows a value. */
@@ -15,9 +15,6 @@ export function numberField(parent, { label, optional, change, ...limits }) {
     if (document.activeElement !== field) field.value = value ?? "";
   };
 }
-
-export const button = (parent, text, click, attributes) =>
-  explainControl(make(parent, "button", { type: "button", class: "action", click, ...attributes }, text), text);
 
 /** Disables or enables a button. The focus moves to `next` if it would be lost. */
 export function disable(element, disabled, next) {

@@ -3,9 +3,8 @@
 
 import { switchesOf } from "./address.js";
 import { api } from "./api.js";
-import { button } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
-import { card, explain, fill, labelled, make, radios } from "./viewer/dom.js";
+import { button, card, explain, fill, labelled, make, radios } from "./viewer/dom.js";
 import { WORDS } from "./viewer/glossary.js";
 import { list, percentText } from "./viewer/next.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";

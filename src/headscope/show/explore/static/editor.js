@@ -1,7 +1,7 @@
 // The text: typed, or written by the model.
 
-import { card, make } from "./viewer/dom.js";
-import { button, disable, markUnknown, numberField } from "./controls.js";
+import { button, card, make } from "./viewer/dom.js";
+import { disable, markUnknown, numberField } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
 import { EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
 

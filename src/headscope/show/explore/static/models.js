@@ -1,7 +1,6 @@
 // Selects the model and its kept step, and keeps what is shown.
 
-import { button } from "./controls.js";
-import { explain, fill, labelled, make } from "./viewer/dom.js";
+import { button, explain, fill, labelled, make } from "./viewer/dom.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** The run of a model, or of a kept step such as this@100. */
@@ -36,8 +35,7 @@ export function createModels(parent, actions) {
       slider.value = kept.findIndex(({ step }) => step === main.about.step);
       slider.setAttribute("aria-valuetext", COMMON.step(main.about.step));
       slider.previousSibling.data = COMMON.step(main.about.step);
-      const { parameters, layers, heads, block_size: block, vocab_size: size, path } = main.about;
-      explain(title, TEXTS.about({ parameters, layers, heads, block, size, path }));
+      explain(title, TEXTS.about(main.about));
     },
   };
 }

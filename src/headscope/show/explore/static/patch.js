@@ -1,8 +1,8 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
-import { explain, explainControl, fill, labelled, make } from "./viewer/dom.js";
+import { button, explain, explainControl, fill, labelled, make } from "./viewer/dom.js";
 import { api } from "./api.js";
-import { button, markUnknown, redraw } from "./controls.js";
+import { markUnknown, redraw } from "./controls.js";
 import { textField } from "./editor.js";
 import { addShare, listHeads, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";

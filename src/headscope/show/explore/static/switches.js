@@ -1,8 +1,8 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
-import { explain, explainControl, make, radios } from "./viewer/dom.js";
+import { button, explain, explainControl, make, radios } from "./viewer/dom.js";
 import { EMPTY, switchesOf } from "./address.js";
-import { button, disable, redraw } from "./controls.js";
+import { disable, redraw } from "./controls.js";
 import { percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";

@@ -46,6 +46,10 @@ export function oncePerFrame(work) {
   };
 }
 
+/** A button, with the meaning of its text in the glossary as its tooltip. */
+export const button = (parent, text, click, attributes) =>
+  explainControl(make(parent, "button", { type: "button", class: "action", click, ...attributes }, text), text);
+
 /** A field with a label, which is its parent element. */
 export function labelled(parent, text, tag = "select", attributes = {}) {
   return explainControl(make(make(parent, "label", {}, `${text} `), tag, { "aria-label": text, ...attributes }), text);

@@ -1,16 +1,15 @@
 // The help panel: how to read the page, and the glossary.
 
-import { make } from "./dom.js";
+import { button, make } from "./dom.js";
 import { EXPLORE_WORDS, HEAD_NAMES, METRICS, WORDS } from "./glossary.js";
 import { HELP as TEXTS } from "./texts.js";
 
 /** Appends a button that opens the panel. `inExplore` adds what only the page of explore has. */
 export function createHelp(parent, inExplore) {
   const shown = (entries) => Object.entries(entries).filter(([name]) => inExplore || name !== "explore");
-  make(parent, "button", { type: "button", class: "action", "aria-label": TEXTS.title,
-                           click: () => panel.showModal() }, "?");
+  button(parent, "?", () => panel.showModal(), { "aria-label": TEXTS.title });
   const panel = make(parent, "dialog", { class: "help", "aria-label": TEXTS.title, closedby: "any" });
-  make(panel, "button", { type: "button", class: "action", click: () => panel.close() }, TEXTS.close);
+  button(panel, TEXTS.close, () => panel.close());
   make(panel, "h3", {}, TEXTS.title);
   const body = make(panel, "div", { tabindex: 0, autofocus: "" }); // the arrow keys scroll it
   for (const [, text] of shown(TEXTS.about)) make(body, "p", {}, text);

@@ -2,7 +2,7 @@
 // axes. In a comparison, the large map shows the difference, and two small maps both sides.
 
 import { picture, sized } from "./canvas.js";
-import { card, explainControl, make, write } from "./dom.js";
+import { button, card, make, write } from "./dom.js";
 import { WEIGHTS } from "./scales.js";
 import { MAP as TEXTS } from "./texts.js";
 
@@ -13,8 +13,7 @@ const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
 export function createMap(parent, actions) {
   const section = card(parent, "map-card", TEXTS.title, TEXTS.about);
-  const ask = make(section, "button", { type: "button", class: "action", click: () => actions.why() }, TEXTS.why);
-  explainControl(ask, TEXTS.why);
+  button(section, TEXTS.why, () => actions.why());
   const layout = make(section, "div", { class: "map" });
   const down = make(layout, "div", { class: "axis down", "aria-hidden": "true" });
   const main = createCanvas(layout);

@@ -1,6 +1,6 @@
 // The table of metrics of the opened head.
 
-import { card, explain, explainControl, make, own, set, write } from "./dom.js";
+import { button, card, explain, make, own, set, write } from "./dom.js";
 import { HEAD_NAMES, WORDS } from "./glossary.js";
 import { meaningOf, metricOf } from "./names.js";
 import { metricText } from "./scales.js";
@@ -27,8 +27,7 @@ export function createMetrics(parent) {
   heads[3].textContent = TEXTS.uniform;
   explain(heads[3], WORDS.uniform);
   const body = make(table, "tbody");
-  const fold = make(section, "button", { type: "button", class: "fold", click: () => showRows(!all) }, TEXTS.all);
-  explainControl(fold, TEXTS.all);
+  const fold = button(section, TEXTS.all, () => showRows(!all), { class: "fold" });
   let all = false; // whether all metrics are shown
   let telling = [];
   let built = []; // the history and the names of the metrics that the rows were built for

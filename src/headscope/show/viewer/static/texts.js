@@ -296,9 +296,9 @@ export const EXPLORE = {
   slider: "step",
   otherModel: "another model",
   working: "working …",
-  about: ({ parameters, layers, heads, block, size, path }) => [
+  about: ({ parameters, layers, heads, block_size, vocab_size, path }) => [
     count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
-    `reads ${count(block, "token")}`, `knows ${count(size, "token")}`, path].join(" · "),
+    `reads ${count(block_size, "token")}`, `knows ${count(vocab_size, "token")}`, path].join(" · "),
 
   deciders: "Which part decides",
   decidersOf: (token) => ["Which part decides “", token, "”"],

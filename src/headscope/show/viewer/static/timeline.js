@@ -5,7 +5,7 @@ import {
   drawLabelledLines, drawLoss, drawOtherLines, drawSteps, drawStrips, labelledHeads, markStrip, rangeOf, stripsOf,
   xsOf,
 } from "./chart.js";
-import { explain, fill, labelled, make, own, set } from "./dom.js";
+import { button, explain, fill, labelled, make, own, set } from "./dom.js";
 import { HEAD_NAMES } from "./glossary.js";
 import { NO_NAME, background, definitionOf, meaningOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
@@ -18,9 +18,8 @@ const PLAY = 250; // ms per step
 export function createTimeline(parent, actions) {
   const section = make(parent, "section", { class: "card timeline-card", "aria-label": TEXTS.title });
   const controls = make(section, "div", { class: "controls" });
-  const fold = make(controls, "button", { type: "button", class: "fold", "aria-expanded": true, click: toggle },
-    TEXTS.title);
-  const play = make(controls, "button", { type: "button", class: "play", click: () => setPlaying(!playing) });
+  const fold = button(controls, TEXTS.title, toggle, { class: "fold", "aria-expanded": true });
+  const play = button(controls, TEXTS.play, () => setPlaying(!playing), { class: "play" });
   const field = labelled(controls, TEXTS.step, "input", { inputmode: "numeric", change: moveToTyped,
                                                           focus: () => field.select() });
   const chooser = make(controls, "label", { class: "chooser" }, TEXTS.metric);

@@ -2,7 +2,7 @@
 // score high. A click on a part that is a head explains why this head looks where it looks, and so on.
 
 import { drawText, sizedInCss } from "./canvas.js";
-import { explainControl, make } from "./dom.js";
+import { button, explainControl, make } from "./dom.js";
 import { addShare, list, signed } from "./next.js";
 import { differenceText, stepText } from "./scales.js";
 import { WHY as TEXTS } from "./texts.js";
@@ -37,7 +37,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   const relative = make(partsBox, "p", { class: "quiet" });
   const places = make(partsBox, "p");
   const placeRows = make(partsBox, "div", { class: "rows" });
-  const since = make(partsBox, "button", { type: "button", class: "action", click: () => listSteps(current) }, TEXTS.since);
+  const since = button(partsBox, TEXTS.since, () => listSteps(current));
   const byStep = make(partsBox, "p", { hidden: "" }, TEXTS.byStep);
   const stepRows = make(partsBox, "div", { class: "rows by-step" });
   const calculation = make(body, "div", { class: "calculation" });
@@ -59,11 +59,11 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     walk.forEach((edge, number) => {
       const text = TEXTS.edge(edge.head, `${labels[edge.query]} ${edge.query}`, `${labels[edge.key]} ${edge.key}`);
       const last = number === walk.length - 1;
-      make(trail, "button", { type: "button", class: "action", "aria-current": last ? "step" : undefined, title: TEXTS.walk,
-                              click: () => actions.follow(walk.slice(0, number + 1)) }, text);
+      const attributes = { "aria-current": last ? "step" : undefined, title: TEXTS.walk };
+      button(trail, text, () => actions.follow(walk.slice(0, number + 1)), attributes);
       if (!last) trail.append(" ← ");
     });
-    make(trail, "button", { type: "button", class: "action close", title: TEXTS.closes, click: () => actions.follow([]) }, TEXTS.close);
+    button(trail, TEXTS.close, () => actions.follow([]), { class: "action close", title: TEXTS.closes });
   }
 
   function draw(model, edge, answer) {
@@ -179,7 +179,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     else {
       const follow = () => actions.follow([...current.model.state.walk, { head: part, query: token, key: null }]);
       const title = TEXTS.follow(part, current.model.labels[token]);
-      make(line, "button", { type: "button", class: "action", title, click: follow }, part);
+      button(line, part, follow, { title });
     }
   }
 
