@@ -140,7 +140,8 @@ def damage(entry, change):
 
 
 @pytest.mark.parametrize("change", ["metric", "uniform", "descriptions", "source"])
-def test_heads_json_with_what_nobody_can_show_counts_as_damaged(run, tmp_path, change):
+def test_heads_json_with_what_nobody_can_show_counts_as_damaged(run, tmp_path, change, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     shutil.copytree(run, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints"
     entries = heads_file.entries_in(folder)
