@@ -188,7 +188,7 @@ analysis/direct_effects.py
 > analysis/test_what_heads_write.py::test_the_shares_of_a_logit_add_up_to_it
 nn/capture.py
 # a reading that is asked later computes with the heads that are switched off then
-- vars(copied)[name] = copy(part)
+- vars(copied)[name] = part.copy() if isinstance(part, dict) else part
 + vars(copied)[name] = part
 > analysis/test_what_heads_write.py::test_a_reading_always_describes_the_model_that_read_the_text
 analysis/deciders.py

@@ -11,6 +11,7 @@ import torch
 from composing import CHOICES, ROOT_OF, SCRIPTS, composed, training_config
 from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
+from refusals import refused
 
 import headscope
 from benchmarks.runner import suite
@@ -239,3 +240,15 @@ def test_an_untrained_model_predicts_all_tokens_alike(group, option, more):
     with torch.no_grad():
         loss = next_token_loss(model(text[:, :-1]), text[:, 1:])
     assert loss < math.log(size) + 0.15
+
+
+def test_a_whole_number_may_be_written_with_an_exponent():
+    config = training_config("trainer.max_steps=1e1", "tokenizer.vocab_size=5e2", "model.heads=4.0")
+    found = [config.trainer.max_steps, config.tokenizer.vocab_size, config.model.heads]
+    assert [(type(each), each) for each in found] == [(int, 10), (int, 500), (int, 4)]
+    for value in ("1.5", "1e-1", "1e30", "inf", "nan", "-1e1"):
+        with refused("trainer.max_steps="):
+            training_config(f"trainer.max_steps={value}")
+    for word in ("model.tied_head=1e0", "name=1e1"):
+        with refused(word.partition("=")[0]):
+            training_config(word)

@@ -24,9 +24,10 @@ pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
 @pytest.fixture(scope="module")
 def run(speeches: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of five steps whose thresholds give untrained heads a name."""
+    """A run of five steps whose heads have names, with ALiBi, and other ones by its thresholds."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "trainer.val_every_steps=2"]
-    words += ["callbacks.saving.keep_steps=[0,3]", "callbacks.heads.thresholds.even=0.001"]
+    words += ["callbacks.saving.keep_steps=[0,3]", "model/position=alibi"]
+    words += ["callbacks.heads.thresholds.short_range=0.99"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("one_name"))
         return headscope.train([*words, "hydra.run.dir=run"]).folder.absolute()

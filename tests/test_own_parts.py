@@ -77,6 +77,7 @@ def test_own_choices_are_found_in_the_current_folder_and_where_the_user_says(scr
     searched = f"hydra.searchpath=[file://{Path('other').absolute()}]"
     for words in (["--config-d", "other"], ["-cd", "other"], [searched]):
         assert "  heads: 8" in script("train", "--cfg", "job", *words, "experiment=mine").out
+        assert "model.embed_dim=256 " in script("train", "--help", *words, "experiment=mine").out
     Path("other/experiment/mine.yaml").rename("other/experiment/induction.yaml")
     shutil.move("other", "conf")
     assert "experiment=induction: rename " in script("train", "experiment=induction").err

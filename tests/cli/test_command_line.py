@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from refusals import refused
-from running import ROOT, SMALL
+from running import ROOT, SMALL, Script
 
 import headscope
 from benchmarks.pages import ROOTS, comment_elsewhere
@@ -115,23 +115,36 @@ def test_a_tilde_is_the_home_folder_in_every_path(key, monkeypatch) -> None:
         assert with_home(same) == same
 
 
-def test_what_a_failed_start_leaves_is_not_in_a_folder_with_this_name(script, monkeypatch) -> None:
-    home = Path("home").absolute()
-    monkeypatch.setenv("HOME", str(home))
-    home.mkdir()
-    (home / "my.txt").write_text("We the people. " * 200)
-    words = [
-        "hydra.run.dir=~/runs/a",
-        "store_dir=~/stores",
-        "tokenizer=byte",
-        "trainer.max_steps=1",
-    ]
-    script("train", "data.path=~/missing.txt", *words).refused(f"{home}/missing.txt")
-    assert not Path("~").exists()
-    script("train", "data.path=~/my.txt", *words).succeeded()
-    assert {path.name for path in home.iterdir()} == {"my.txt", "runs", "stores"}
-    assert {path.name for path in Path().iterdir()} == {"home", "outputs"}  # outputs/latest
-    assert headscope.load("~/runs/a").step == 1
+def test_the_home_folder_is_named_by_a_tilde_in_every_path(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the command line, in a file in conf/, and in a sweep."""
+    Path("home").mkdir()
+    monkeypatch.setenv("HOME", str(Path("home").absolute()))
+    Path("home/my.txt").write_text("All that a text needs to be. " * 200)
+    Path("home/my_parts.py").write_text("")
+    Path("conf/data").mkdir(parents=True)
+    Path("conf/data/mine.yaml").write_text("defaults: [text, _self_]\npath: ~/my.txt\n")
+    train = ["train", *SMALL[1:], "tokenizer=byte", "trainer.max_steps=1", "callbacks=plain"]
+    train += ["~logger", "parts=['~/my_parts.py']", "store_dir='~/data'"]  # for a sweep
+    alone = [*train[:-2], "parts=[~/my_parts.py]", "store_dir=~/data"]
+    run, exported = "~/runs/one", "~/exported"
+    for words in (
+        [*alone, "data.path=~/my.txt", f"hydra.run.dir={run}"],
+        ["train", f"resume={run}", "trainer.max_steps=2", "store_dir=~/data"],
+        [*alone, "data=mine", f"init_from={run}@2", "hydra.run.dir=~/runs/two"],
+        [*train, "-m", "seed=1,2", "data.path='~/my.txt'", "hydra.sweep.dir=~/runs/swept"],
+        ["sample", f"checkpoint={run}", "max_new_tokens=1", "parts=~/my_parts.py"],
+        ["evaluate", f"checkpoint={run}", "data=text", "data.path=~/*.txt"],
+        ["analyze", "output_dir=~/report", f"runs=[{run},~/runs/two]"],
+        ["convert", f"checkpoint={run}", "to=safetensors", f"output={exported}"],
+    ):
+        script(*words).succeeded()
+    assert sorted(path.name for path in Path("home/runs").iterdir()) == ["one", "swept", "two"]
+    script("train", "data.path=~/absent", "hydra.run.dir=~/runs/three").refused("/home/absent")
+    here = {path.name for path in Path().iterdir()}
+    assert here <= {"home", "conf", "outputs"}
+    assert not Path("home/runs/three").exists()
 
 
 def test_words_before_a_key_stay_and_a_list_has_only_texts() -> None:

@@ -14,13 +14,14 @@ from headscope.config.parts import CONF
 
 
 class OwnChoices(SearchPathPlugin):
-    """Lets Hydra find the choices in conf/ of the current folder, after all others. So a file in it
-    acts only if its choice is named, also a file in conf/hydra/."""
+    """Lets Hydra find the choices in conf/ of the current folder, and those in --config-dir for
+    --help, after all others. So a file in conf/ acts only if its choice is named, also a file in
+    conf/hydra/."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in conf_folders()[1:2] if Path("conf").is_dir() else []:
-            search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
-            search_path.append("current-folder", f"file://{folder}")
+        search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
+        for folder in conf_folders()[1:]:
+            search_path.append("own", f"file://{folder}")
 
 
 def conf_folders() -> list[Path]:

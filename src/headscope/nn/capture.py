@@ -5,7 +5,6 @@ Shapes: B batch, L layers, H heads, D head_dim, T queries, S keys, C embed_dim.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,10 +100,10 @@ def kept_outputs(
 def copy_with_hooks(module: Any) -> Any:
     """A copy of a module with the same weights, and with its hooks: what is switched off, replaced
     or held in one of the two from now on is not in the other."""
-    copied = copy(module)
-    for name, part in vars(module).items():
-        if isinstance(part, dict):  # PyTorch keeps parts and hooks in dictionaries
-            vars(copied)[name] = copy(part)
+    copied = module.__new__(type(module))
+    for name, part in vars(module).items():  # PyTorch keeps parts and hooks in dictionaries
+        vars(copied)[name] = part.copy() if isinstance(part, dict) else part
+    copied._compiled_call_impl = None  # it would call the original
     for name, child in module._modules.items():
         copied._modules[name] = None if child is None else copy_with_hooks(child)
     if isinstance(copied, Held):  # its buffers change in place
