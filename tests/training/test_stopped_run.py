@@ -21,6 +21,8 @@ from refusals import refused
 from running import ROOT, SMALL, events, summary
 
 import headscope
+from headscope.analysis.metrics import METRICS
+from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.errors import UserError
 from headscope.files import write_atomically
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
@@ -209,6 +211,9 @@ def test_a_run_killed_between_two_of_its_parts_equals_an_uninterrupted_one(
     again = ["resume=outputs/run", "parts=my_parts.py", *[EMA] * (EMA in more)]
     trained(again if resumed else [*words, HERE])
     whole = uninterrupted(*words)
+    if more == EVERY_METRIC:
+        text = saved(whole)["heads"].replace("\\", "")  # JSON within JSON
+        assert all(f'"{name}"' in text for name in (*METRICS, *REPEAT_METRICS, "own"))
     assert differences(saved(whole), saved(run)) == []
     assert differences(slow_loader(whole), slow_loader(run)) == []
 
