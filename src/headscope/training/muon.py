@@ -42,8 +42,10 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Makes one step, without a closure: `CombinedOptimizer` calls it."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes one step. `closure` may compute the gradients first. Returns its loss."""
+        with torch.enable_grad():
+            loss = closure() if closure else None
         same_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor, float]]] = {}
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
@@ -62,6 +64,7 @@ class Muon(torch.optim.Optimizer):
                 rows, columns = block.shape
                 update = update if rows <= columns else update.mT
                 block.add_(update, alpha=-lr * max(1, rows / columns) ** 0.5)
+        return loss
 
     def _momentum_steps(self, matrices: list[Tensor], group: dict[str, Any]) -> Any:
         """Updates the running means of the gradients. Returns a Nesterov step for each matrix."""
