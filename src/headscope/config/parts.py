@@ -120,7 +120,7 @@ class Maker(partial[Any]):
             if name.startswith("headscope.") or not group.base or ran_out_of_memory(error):
                 raise
             key = self.group.replace("/", ".")
-            raise UserError(f"{key}._target_={name} cannot be made: {told(error)}") from error
+            raise UserError(f"{key}._target_={name} cannot be made: {error_line(error)}") from error
 
 
 def build_part(part: Part | None, group: str, **given: Any) -> Any:
@@ -175,10 +175,10 @@ def imported(module: str) -> ModuleType:
                 sys.path += new
                 return imported(module)
             raise UserError(f"there is no module {missing}, also not in {Path.cwd()}") from error
-        raise UserError(f"{module} cannot be imported: {told(error)}") from error
+        raise UserError(f"{module} cannot be imported: {error_line(error)}") from error
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error in the code of others, in one line, with its place unless a call of ours failed."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     file, line = frame.filename, frame.lineno

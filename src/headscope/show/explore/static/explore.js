@@ -17,7 +17,7 @@ import { createWriting } from "./writing.js";
 
 const address = createAddress(window, "x.", codec);
 let chosen = true; // whether the person has chosen the opened head
-let suggested = null; // the head of which the page says that it decides, or null
+let suggested = null; // the head that the page names as the one that decides, or null
 const viewAddress = createAddress(window, "v.", {
   fromTexts: (texts) => {
     chosen = "head" in texts;
@@ -287,7 +287,7 @@ function open(head) {
   viewer.change({ head });
 }
 
-/** Opens the head of which the page says that it decides, unless the person has chosen one, or follows a walk. */
+/** Opens the head that the page names as the one that decides, unless the person has chosen one or follows a walk. */
 function suggest(head) {
   suggested = head;
   if (!chosen && head && head !== view.head && view.walk.length === 0) viewer.change({ head });
