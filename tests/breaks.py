@@ -270,7 +270,7 @@ training/module.py
 + pass
 > training/callbacks/test_hold.py::test_a_resumed_run_holds_what_its_own_settings_say
 # a run that Lightning's callback has stopped early trains on when it is resumed
-- isinstance(each, EarlyStopping) and each.wait_count >= each.patience
+- isinstance(each, EarlyStopping) and each.wait_count >= max(1, each.patience)
 + False
 > test_lightning.py::test_a_run_that_a_callback_of_lightning_stopped_early_stops_there_again
 training/callbacks/steps.py

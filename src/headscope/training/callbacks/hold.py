@@ -108,7 +108,8 @@ class Hold(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         step = trainer.global_step
-        if pl_module.begin():  # in a resumed run, all hold what they held before
+        if pl_module.clear_held_at_first_batch():
+            # In a resumed run, all hold what they held before.
             for each in trainer.callbacks:
                 if isinstance(each, Hold):
                     each.change(each.holds(step - 1), trainer, pl_module)
