@@ -149,13 +149,10 @@ def build_part(part: Part | None, group: str, key: str = "", **given: Any) -> An
     if "_error_" in part:  # see `parse_part`
         raise UserError(part["_error_"])
     target = locate(part["_target_"])
-    keys = {
-        name: build_part(value, f"{group}/{name}", f"{key}.{name}")
-        if isinstance(value, Part)
-        else value
-        for name, value in part.items()
-        if name != "_target_"
-    }
+    keys = {name: value for name, value in part.items() if name != "_target_"}
+    for name, value in keys.items():
+        if isinstance(value, Part):
+            keys[name] = build_part(value, f"{group}/{name}", f"{key}.{name}")
     make = Maker(target, **keys)
     make.group, make.key, make.target = group, key, part["_target_"]
     return make if GROUPS[group].later else make(**given)
