@@ -164,7 +164,7 @@ def build_callbacks(
     chosen = [type(each).__name__ for each in more]
     chosen += [part["_target_"].rpartition(".")[2] for part in config.callbacks.values() if part]
     if "StochasticWeightAveraging" in chosen:
-        problem = "callbacks: StochasticWeightAveraging cannot average this module"
+        problem = "callbacks: StochasticWeightAveraging needs Lightning's automatic optimization"
         raise UserError(f"{problem}: use lightning.pytorch.callbacks.EMAWeightAveraging")
     for name, part in config.callbacks.items():
         if part and is_foreign(part, "callbacks"):
