@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
-from headscope.analysis.head_outputs import moved_values, output_matrices, parse_head
+from headscope.analysis.head_outputs import Head, moved_values, output_matrices, parse_head
 from headscope.analysis.rows import DataFrame, Rows, data_frame
 from headscope.errors import UserError
 from headscope.nn import AdditiveAttention, Position, StackedHeads
@@ -175,20 +175,15 @@ def seen_keys(reading: "Reading", layer: int, head: int) -> Tensor:
 
 
 def edge_of(
-    reading: "Reading",
-    layer: int,
-    head: int,
-    visible: Tensor,
-    query: int | None,
-    key: int | None,
+    reading: "Reading", head: Head, visible: Tensor, query: int | None, key: int | None
 ) -> tuple[int, int]:
     """The positions of a query, by default the last one, and of a key, by default the one with the
     largest weight. Raises UserError if there is no such position, or if the key is not visible."""
     query = reading.position(-1 if query is None else query, "query")
-    strongest = int(reading.attention[layer, head, query].argmax())
+    strongest = int(reading.attention[(*head, query)].argmax())
     key = reading.position(strongest if key is None else key, "key")
     if not visible[query, key]:
-        problem = f"key={key}: in L{layer}H{head}, the query at {query} does not see it"
+        problem = f"key={key}: in L{head[0]}H{head[1]}, the query at {query} does not see it"
         raise UserError(f"{problem}; choose another key")
     return query, key
 
@@ -204,7 +199,7 @@ def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Wh
             raise UserError(f"{head} has equal scores for all keys of a query: read a longer text")
         edges = edges / edges.square().sum()  # the covariance with it is a share of the variance
         return Why(head, None, None, found.parts, *found.divided(edges))
-    query, key = edge_of(reading, layer, number, visible, query, key)
+    query, key = edge_of(reading, (layer, number), visible, query, key)
     return queries_and_keys(reading, layer, number, visible).why(head, query, key)
 
 
@@ -225,7 +220,7 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     attention of the user without matrices."""
     layer, number = parse_head(head, reading.model)
     visible = seen_keys(reading, layer, number)
-    query, key = edge_of(reading, layer, number, visible, query, key)
+    query, key = edge_of(reading, (layer, number), visible, query, key)
     block, seen = reading.model.blocks[layer], visible[query].tolist()
     scores, weights = reading.scores_of(layer)[0], reading.attention[layer]
     shown: dict[str, Any] = {"step": reading.step or 0, "head": head, "query": query, "key": key}

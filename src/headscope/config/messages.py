@@ -27,6 +27,12 @@ def alternatives(expected: Any) -> tuple[Any, ...]:
     return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
 
 
+def plain_type(kind: Any) -> Any:
+    """The class of a type: int for `Annotated[int, 1]`, and list for `list[int]`."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_origin(kind) or kind
+
+
 def described(expected: Any) -> str:
     """The text for a type in an error message."""
     texts = []
@@ -37,8 +43,7 @@ def described(expected: Any) -> str:
             words = get_args(kind)
             texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
         else:
-            plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-            plain = dict if is_dataclass(plain) else get_origin(plain) or plain
+            plain = dict if is_dataclass(kind) else plain_type(kind)
             texts += [TYPE_NAMES[plain]] if plain in TYPE_NAMES else []
     return " or ".join(texts) or "left out: its type cannot be written in a configuration"
 

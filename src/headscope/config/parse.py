@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.config.messages import alternatives, described, join, suggestion
+from headscope.config.messages import alternatives, described, join, plain_type, suggestion
 from headscope.config.own_parts import COMPOSED, not_allowed
 from headscope.config.parts import GROUPS, Part, arguments_of, is_foreign, keys_of, locate
 from headscope.errors import UserError, short
@@ -157,12 +157,6 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
         if type(value) is plain or (plain is float and as_float):
             return checked_number(plain, value, limits, key)
     raise UserError(f"{key}={short(value)} must be {described(expected)}")
-
-
-def plain_type(kind: Any) -> Any:
-    """The class of a type: int for `Positive`, and list for `list[int]`."""
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return get_origin(kind) or kind
 
 
 def checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:

@@ -192,9 +192,6 @@ def build_module(
 def optimizer_of(config: TrainConfig) -> Callable[[nn.Module], torch.optim.Optimizer]:
     """Makes the optimizer of a model, or raises UserError."""
     make = build_part(config.optimizer, "optimizer")
-
-    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
-        parameters = [each for each in model.parameters() if each.requires_grad]
-        return make(model=model, params=parameters)
-
-    return optimizer
+    return lambda model: make(
+        model=model, params=[each for each in model.parameters() if each.requires_grad]
+    )

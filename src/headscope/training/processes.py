@@ -24,8 +24,7 @@ RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "GROUP_RANK
 """Environment variables from which Lightning takes the rank of this process."""
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
-SRUN_NAMES = ("PROCID", "LOCALID", "NODEID", "NTASKS", "NNODES", "STEP_ID")
-SRUN = {f"SLURM_{name}" for name in SRUN_NAMES}
+SRUN = {f"SLURM_{key}" for key in ("PROCID", "LOCALID", "NODEID", "NTASKS", "NNODES", "STEP_ID")}
 """Environment variables that `torchrun` and `srun` set for each process. A batch script without
 `srun` lacks only SLURM_STEP_ID."""
 
