@@ -348,7 +348,7 @@ conversion/proof.py
 > conversion/test_exports.py::test_an_attention_that_was_changed_in_place_is_noticed
 cli/conf.py
 # settings of Hydra in conf/ of the current folder act without being named
--             search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
+- search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
 +
 > test_own_parts.py::test_a_conf_folder_acts_only_if_one_of_its_choices_is_named
 cli/words.py
