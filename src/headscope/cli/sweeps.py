@@ -203,7 +203,8 @@ def runs_in(folder: Path, named: str) -> list[SweepRun]:
     parser = OverridesParser.create()
     runs = []
     for file in folder.glob("**/.hydra/hydra.yaml"):
-        hydra = yaml.safe_load(file.read_text("utf-8"))["hydra"]
+        written = yaml.safe_load(file.read_text("utf-8")) or {}  # empty: Hydra was killed
+        hydra = written.get("hydra", {})
         if hydra.get("mode") == "MULTIRUN" and hydra["sweep"]["dir"] == named:
             parsed = map(parser.parse_override, hydra["overrides"]["task"])
             settings = {each.key_or_group: str(each.value()) for each in parsed}
