@@ -270,7 +270,7 @@ training/module.py
 + pass
 > training/callbacks/test_hold.py::test_a_resumed_run_holds_what_its_own_settings_say
 # a run that Lightning's callback has stopped early trains on when it is resumed
-- isinstance(each, EarlyStopping) and each.wait_count >= each.patience
+- isinstance(each, EarlyStopping) and each.wait_count >= max(1, each.patience)
 + False
 > test_lightning.py::test_a_run_that_a_callback_of_lightning_stopped_early_stops_there_again
 training/callbacks/steps.py
@@ -348,7 +348,7 @@ conversion/proof.py
 > conversion/test_exports.py::test_an_attention_that_was_changed_in_place_is_noticed
 cli/conf.py
 # settings of Hydra in conf/ of the current folder act without being named
--         search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
+- search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/
 +
 > test_own_parts.py::test_a_conf_folder_acts_only_if_one_of_its_choices_is_named
 cli/words.py

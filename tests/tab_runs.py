@@ -26,7 +26,7 @@ from viewer_data import causal, snapshot
 from werkzeug.test import Client
 
 from headscope.show.tensorboard.plugin import AttentionPlugin
-from headscope.training.loggers import add_scalars, add_snapshot
+from headscope.training.loggers import add_snapshot
 
 TEXT = "attention/speech"
 ROUTES = "data/plugin/headscope"
@@ -62,7 +62,7 @@ def write_run(
     with SummaryWriter(str(folder)) as writer:
         given = snapshots or [made_up_parts(step, **others) for step in steps]
         for step, parts in zip(steps, given, strict=True):
-            add_scalars(writer, {"train/loss": 4 / (1 + step)}, step)
+            writer.add_scalar("train/loss", 4 / (1 + step), step)
             add_snapshot(writer, text, parts, step)
 
 

@@ -18,7 +18,7 @@ from benchmarks.runner import suite
 from headscope.analysis.head_types import Thresholds
 from headscope.cli.compare import ChoicesConfig
 from headscope.cli.conf import CONF, choices_of
-from headscope.config.parse import checked_keys, parse, parse_part
+from headscope.config.parse import checked, checked_keys, parse, parse_part
 from headscope.config.parts import (
     GROUPS,
     arguments_of,
@@ -35,7 +35,7 @@ from headscope.nn import GPT
 from headscope.nn.loss import next_token_loss
 from headscope.trained import checkpoint
 from headscope.training.build import optimizer_of
-from headscope.training.trainer import check_arguments
+from headscope.training.trainer import checked_arguments
 
 ROOTS = sorted(file.stem for file in CONF.glob("*.yaml"))
 OTHERS = [(group, option) for group, option in CHOICES if group != "experiment"]
@@ -110,22 +110,22 @@ def assert_mistakes_are_refused(group: str, option: str, composition: DictConfig
     data = plain(OmegaConf.select(composition, place))
     schema = suite(option, None) if group == "suite" else SCHEMAS.get(group)
 
-    def checked(data: Any) -> None:
+    def check(data: Any) -> None:
         if group == "trainer":  # unknown keys are arguments of lightning.Trainer
-            check_arguments(parse(schema, data, place).arguments)
+            checked_arguments(parse(schema, data, place).arguments)
         elif schema:
             checked_keys(arguments_of(schema), data, place, "", True)
         else:
             parse_part(data, group, place)
 
-    checked(data)
+    check(data)
     with pytest.raises(UserError, match=rf"{place}\.misspelt: "):
-        checked(data | {"misspelt": 1})
+        check(data | {"misspelt": 1})
     for name in data.keys() - {"devices", "_target_"}:
         wrong = [3 if isinstance(data[name], list | dict) else [[]], {"a": 1}]
         for value in [*wrong, "many"] if isinstance(data[name], int | float) else wrong:
             with pytest.raises(UserError, match=re.escape(f"{place}.{name}")):
-                checked(data | {name: value})
+                check(data | {name: value})
 
 
 @pytest.mark.parametrize("group", sorted({*GROUPS} - {"logger", "callbacks/thresholds", "metrics"}))
@@ -242,10 +242,19 @@ def test_an_untrained_model_predicts_all_tokens_alike(group, option, more):
     assert loss < math.log(size) + 0.15
 
 
+@pytest.mark.parametrize("kind", [int | float, float | int, int | float | None, list[int | float]])
+def test_numbers_of_both_kinds_stay_what_they_are(kind):
+    for value in (1, 1.0, 0.5):
+        given: Any = [value] if kind == list[int | float] else value
+        assert repr(checked(kind, given, "x", "", True)) == repr(given)
+
+
 def test_a_whole_number_may_be_written_with_an_exponent():
     config = training_config("trainer.max_steps=1e1", "tokenizer.vocab_size=5e2", "model.heads=4.0")
     found = [config.trainer.max_steps, config.tokenizer.vocab_size, config.model.heads]
     assert [(type(each), each) for each in found] == [(int, 10), (int, 500), (int, 4)]
+    of_trainer = checked_arguments({"num_sanity_val_steps": 1e1, "limit_val_batches": 1.0})
+    assert [*map(repr, of_trainer.values())] == ["10", "1.0"]
     for value in ("1.5", "1e-1", "1e30", "inf", "nan", "-1e1"):
         with refused("trainer.max_steps="):
             training_config(f"trainer.max_steps={value}")

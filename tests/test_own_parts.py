@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ from viewer_data import Elements
 import headscope
 from headscope.config import own_parts
 from headscope.config.own_parts import load_parts
-from headscope.config.parts import OWN_FOLDERS
+from headscope.config.parts import OWN_FOLDERS, Part, build_part
+from headscope.data.encode import encode_batches
 from headscope.nn.capture import capture
 from headscope.show.explore.models import Models
 
@@ -55,6 +57,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    forget()  # other tests name parts, too
     write_files()
     yield
     forget()
@@ -248,7 +251,7 @@ MISTAKES = {
     "+model.attention._partial_=false": ["model.attention._partial_=false cannot be changed"],
     "optimizer._target_=torch.optim.SGD": ["~optimizer.matrix_lr ~optimizer.beta1"],
     "optimizer._target_=torch.optim.SGD optimizer.lr=-1 ~optimizer.matrix_lr ~optimizer.beta1 "
-    "~optimizer.beta2": ["Invalid learning rate: -1.0"],
+    "~optimizer.beta2": ["optimizer._target_=torch.optim.SGD cannot", "learning rate: -1.0"],
     "data=sums ~data.lines": ["data.lines is missing: give it a value"],
     "callbacks.heads.metrics.x._target_=my_metrics.newline": ["add it with +callbacks.heads"],
     "+callbacks.heads.metrics.x._target_=torch.nn.Linear": ["a function of weights and tokens"],
@@ -267,6 +270,7 @@ def assert_one_line(script: Script, words: str, parts: list[str]) -> None:
     tiny = TRAIN[:-1] if "data=" in words else TRAIN
     said = script("train", *tiny, *words.split()).refused(*parts)
     assert said.err.count("\n") == 1, said.err
+    assert "site-packages" not in said.err
     assert not list(Path("outputs").glob("*"))
 
 
@@ -295,6 +299,18 @@ def test_an_error_in_the_constructor_of_an_own_class_is_told_with_the_class(
     assert_one_line(script, words, [f"_target_={file}.", "TypeError", f"{file}.py, line {line})"])
 
 
+def test_an_error_of_our_code_does_not_look_like_one_of_an_own_part():
+    load_parts(["my_tokenizer"])
+    make = build_part(Part(_target_="my_tokenizer.Words", most=7), "tokenizer")
+    broken: Any = None
+    with pytest.raises(AttributeError):
+        make(encode_batches(broken, broken, [broken], ahead=1))
+    Path("broken.py").write_text("class Own:\n    def __init__(self):\n        int([])\n")
+    watch = Part(_target_="headscope.HeadWatch", thresholds=Part(_target_="broken.Own"))
+    with refused("callbacks.mine.thresholds._target_=broken.Own cannot be made"):
+        build_part(watch, "callbacks", "callbacks.mine")
+
+
 WIDTHS = ["width", "width, /", "*, width", "*, gain=1.0, embed_dim", "*, width, gain=1.0"]
 
 
@@ -318,7 +334,7 @@ def test_a_tokenizer_and_a_metric_may_take_what_they_get_by_name_only(script: Sc
     assert "newline" in headscope.load("outputs/run").stored_statistics().metrics
 
 
-def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
+def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours(monkeypatch):
     for name in ("torch.py", "__main__.py", "torch.nn.py"):
         Path(name).write_text("raise SystemExit")
     for name in ("absent.py", "conf", "torch.py", "__main__.py", "torch.nn.py"):
@@ -329,7 +345,8 @@ def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours():
     Path("lib").mkdir()
     Path("lib/neighbour.py").write_text("value = 3\n")
     Path("lib/broken.py").write_text("from neighbour import value\n")
-    load_parts("lib/broken.py")
+    monkeypatch.setenv("HOME", str(Path.cwd()))
+    load_parts("~/lib/broken.py")
     assert sys.modules["neighbour"].value == 3
 
 

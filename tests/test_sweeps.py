@@ -14,6 +14,7 @@ from choices import slow_unless
 from many_processes import SCRIPT, SECONDS, TINY, end, start
 from running import Said, until
 
+from headscope.cli import sweeps
 from headscope.trained import load
 from headscope.training.run_folder import is_run
 
@@ -99,6 +100,14 @@ def test_a_report_has_the_runs_of_its_sweep_also_if_others_are_in_the_same_folde
         script("train", "-m", *SHORT, text, "model.heads=2", *words.split(), *given).succeeded()
     assert {row["run"] for row in rows(Path("outputs/other"))} == {"0", "1"}
     assert {row["seed"] for row in rows(Path("outputs"))} == {"1", "2", "5", "6"}
+
+
+def test_a_run_whose_process_ended_at_once_is_reported(text, script, monkeypatch):
+    monkeypatch.setattr(sweeps, "run_one", lambda task, config: None)
+    said = script("train", "-m", *SHORT, text, "seed=1,2", "hydra.sweep.subdir='s_${seed}'")
+    assert (said.code, said.err.count("its process ended")) == (1, 2)
+    [table] = Path("outputs").glob("*/sweep.csv")
+    assert [row["state"] for row in rows(table.parent)] == ["unfinished"] * 2
 
 
 @pytest.mark.slow

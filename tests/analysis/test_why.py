@@ -244,9 +244,11 @@ def test_scores_that_are_no_such_sum_are_refused(gpt2, kind):
     assert ("raised" in shown) == (kind is not Projected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("words", ["model=gpt2", "model/attention=stacked_heads"])
-def test_a_head_that_is_switched_off_or_held_moves_no_value(tmp_path, words):
+def test_a_head_that_is_switched_off_or_held_moves_no_value(tmp_path, words, dtype):
     loaded = saved(tmp_path, words)
+    loaded.model.to(dtype)
     mask = held_outputs(loaded.model, 1, "attention.out_proj").mask
 
     def heads_that_raise():

@@ -110,6 +110,7 @@ def test_a_tilde_is_the_home_folder_in_every_path(key, monkeypatch) -> None:
     monkeypatch.setenv("HOME", "/home/it's me")
     assert with_home(f"{key}=~/a~b,~/c~") == f"{key}=/home/it's me/a~b,/home/it's me/c~"
     assert with_home(f"+{key}=['~/a', \"~\"]") == f"+{key}=['/home/it's me/a', \"~\"]"
+    assert with_home(f"{key}=[~/a, ~/b ~/c]") == f"{key}=[/home/it's me/a, /home/it's me/b ~/c]"
     assert with_home(f"{key}=~") == f"{key}=/home/it's me"
     for same in (f"~{key}", f"{key}=a/~/b", "prompt=~/a"):
         assert with_home(same) == same

@@ -5,7 +5,6 @@ import copy
 import re
 import shlex
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 import pytest
@@ -70,7 +69,7 @@ def test_the_command_line_changes_the_configuration():
     other, _ = resumed("schedule=linear", "schedule.cooldown=0.25")
     assert other.schedule.cooldown == 0.25
     fixed = ("model.heads=1", "model/position=none", "data=repeats", "seed=3", "optimizer=muon")
-    fixed += ("experiment=heads",)
+    fixed += ("experiment=heads", "debug=limit")
     for word in fixed:
         with refused("init_from"):
             resumed(word)
@@ -91,28 +90,23 @@ def chosen(*words: str) -> TrainConfig:
 
 
 @pytest.mark.parametrize("fixed", [key for key in FIXED if "." in key])
-@pytest.mark.parametrize("choice", ["trainer=own", "debug=own"])
-def test_a_group_with_a_fixed_key_is_treated_as_the_key_is(fixed, choice):
+def test_a_group_with_a_fixed_key_is_treated_as_the_key_is(fixed):
     save_step("last", configuration(f"{fixed}=7", "trainer.log_every_steps=3"))
-    file, name = Path("conf", choice.replace("=", "/") + ".yaml"), fixed.partition(".")[2]
+    file, name = Path("conf/trainer/own.yaml"), fixed.partition(".")[2]
     file.parent.mkdir(parents=True)
     default = (ROOT / "conf/trainer/default.yaml").read_text()
     for value in (7, 8):
         own = f"{name}: {value}\nval_batch_size: 5\nmax_steps: 99\nlimit_val_batches: 2\n"
-        if choice == "debug=own":
-            text = "# @package _global_\ntrainer:\n" + indent(own, "  ")
-        else:
-            text = re.sub(rf"(?m)^({name}|val_batch_size|max_steps): .*", "", default) + own
-        file.write_text(text)
+        file.write_text(re.sub(rf"(?m)^({name}|val_batch_size|max_steps): .*", "", default) + own)
         if value == 8:
             with refused(f"{fixed}=8", "cannot change", "init_from"):
-                headscope.train([f"resume={RUN}", choice])
+                headscope.train([f"resume={RUN}", "trainer=own"])
             continue
-        settings = chosen(choice).trainer
+        settings = chosen("trainer=own").trainer
         assert getattr(settings, name) == 7
         assert (settings.val_batch_size, settings.max_steps) == (5, 99)
         assert settings.arguments == {"limit_val_batches": 2}
-        assert settings.log_every_steps == (3 if choice == "debug=own" else 10)
+        assert settings.log_every_steps == 10
 
 
 # --- damaged files ---

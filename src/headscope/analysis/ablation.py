@@ -12,11 +12,11 @@ sign, it is the first-order Taylor estimate of the change of the loss when A_h b
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headscope.analysis.deciders import By
 from headscope.analysis.head_outputs import (
     MAX_BATCH,
     Head,
@@ -30,8 +30,6 @@ from headscope.analysis.repeats import RepeatProbe
 from headscope.nn import GPT
 from headscope.nn.capture import capture, changed_outputs, evaluating
 from headscope.nn.loss import IGNORED, next_token_loss
-
-Replacement = Literal["zero", "mean"]
 
 TEXTS = 16
 """Number of repeated random texts: fewer than in a report, as they are measured once per head."""
@@ -68,7 +66,7 @@ def ablate_heads(
     inputs: Tensor,
     targets: Tensor,
     *,
-    replace_by: Replacement = "zero",
+    replace_by: By = "zero",
     max_batch: int = MAX_BATCH,
     track: Track = iter,
 ) -> dict[str, Tensor]:
@@ -119,7 +117,7 @@ def gradient_importance(
     inputs: Tensor,
     targets: Tensor,
     *,
-    replace_by: Replacement = "zero",
+    replace_by: By = "zero",
     max_batch: int | None = None,
     track: Track = iter,
 ) -> dict[str, Tensor]:

@@ -46,9 +46,9 @@ def computed_once(compute: Callable[[Any], Tensor]) -> "cached_property[Tensor]"
 
 class Activations:
     """What one forward pass of a model computes on a text of T tokens. For several texts of T
-    tokens, every tensor has a first axis B. The tensors are on the device of the model, and are
-    computed when they are first used. Then too, the `model` is the one that read the text: a copy
-    with the same weights, in which the same heads are switched off or held.
+    tokens, every tensor has a first axis B. The tensors are on the device of the model. They are
+    computed when they are first used, with `model`: a copy from when the text was read, with the
+    same weights, in which the same heads are switched off or held.
 
     - `tokens` (T,): the token ids; `labels`: a readable text for each of them.
     - `logits` (T, V) and `losses` (T - 1,): the loss of each token after the first one, in nats.

@@ -87,7 +87,7 @@ def moved_values(block: Block, x: Tensor, weights: Tensor, outputs: Tensor) -> T
     attention, x = block.attention, block.attention_norm(x)
     values = one_per_query_head(attention.project(x, x, x)[2], attention.heads)
     outputs = outputs.transpose(1, 2)
-    both = (weights @ values - outputs, outputs)
+    both = (weights @ values.to(weights.dtype) - outputs, outputs)
     error, size = (torch.linalg.vector_norm(each, dim=(0, 2, 3)) for each in both)
     return values.masked_fill((error > 0.01 * size)[:, None, None], torch.nan)
 

@@ -41,7 +41,9 @@ def own_metrics(given: Mapping[str, HeadMetric | Part] | None) -> dict[str, Head
             advice = "use letters, digits and _, such as my_metric"
             raise UserError(f"metrics.{short(name)} is no name of a metric: {advice}")
     return {
-        name: build_part(metric, "metrics") if isinstance(metric, Part) else metric
+        name: build_part(metric, "metrics", f"metrics.{name}")
+        if isinstance(metric, Part)
+        else metric
         for name, metric in given.items()
     }
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
-from headscope.analysis.head_outputs import moved_values, output_matrices, parse_head
+from headscope.analysis.head_outputs import Head, moved_values, output_matrices, parse_head
 from headscope.analysis.rows import DataFrame, Rows, data_frame
 from headscope.errors import UserError
 from headscope.nn import AdditiveAttention, Position, StackedHeads
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 LISTED = 8
 """Number of pairs and of raised tokens that a page lists."""
 TOLERANCE = 1e-4
-"""Largest error of a sum, relative to the lengths of the query and the key. In bfloat16, more."""
+"""Largest error of a weight, and of a score relative to the lengths of its query and key. Scores of
+a model in bfloat16 may have a larger error."""
 BIASES = "biases"
 """The part of queries and keys that comes from biases: those of the norm and of `qkv_bias`."""
 POSITION_BIAS = "position bias"
@@ -114,9 +115,10 @@ class QueriesAndKeys:
 
 
 @torch.no_grad()
-def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKeys:
-    """The queries and keys of a head, by parts. Raises UserError if its scores are not such sums or
-    its weights not their softmax: in additive attention, or with some parts of the user."""
+def queries_and_keys(reading: "Reading", layer: int, head: int, visible: Tensor) -> QueriesAndKeys:
+    """The queries and keys of a head, by parts, with the mask `visible` (T, T) of `seen_keys`.
+    Raises UserError if its scores are not such sums or its weights not their softmax: in additive
+    attention, or with some parts of the user."""
     model, block, length = reading.model, reading.model.blocks[layer], len(reading.tokens)
     modules: Any = (block.attention, block.attention_norm, model.position)
     names = ", ".join(type(module).__name__ for module in modules)
@@ -145,7 +147,7 @@ def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKey
     q, k = (x[:, 0] for x in position.rotate(queries[:, None], keys[:, None]))
     bias = position.bias(length, length)
     bias = torch.zeros(length, length) if bias is None else bias[head % len(bias)].detach()
-    visible, scores = visible_keys(reading, layer, head), reading.scores_of(layer)[0, head].cpu()
+    scores = reading.scores_of(layer)[0, head].cpu()
     used = q.flatten(1).any(dim=1) | k.flatten(1).any(dim=1)
     parts = [name for name, is_used in zip([*terms, BIASES], used, strict=True) if is_used]
     found = QueriesAndKeys(parts, q[used], k[used], attention.scale, bias, visible)
@@ -160,7 +162,7 @@ def queries_and_keys(reading: "Reading", layer: int, head: int) -> QueriesAndKey
     return found
 
 
-def visible_keys(reading: "Reading", layer: int, head: int) -> Tensor:
+def seen_keys(reading: "Reading", layer: int, head: int) -> Tensor:
     """The mask (T, T), True where a query sees a key: earlier, in the same document, and not hidden
     by an attention of the user. These keys get a weight if all queries and keys are zero."""
     attention, length = reading.model.attentions[layer], len(reading.tokens)
@@ -173,15 +175,15 @@ def visible_keys(reading: "Reading", layer: int, head: int) -> Tensor:
 
 
 def edge_of(
-    reading: "Reading", layer: int, head: int, query: int | None, key: int | None
+    reading: "Reading", head: Head, visible: Tensor, query: int | None, key: int | None
 ) -> tuple[int, int]:
     """The positions of a query, by default the last one, and of a key, by default the one with the
     largest weight. Raises UserError if there is no such position, or if the key is not visible."""
     query = reading.position(-1 if query is None else query, "query")
-    strongest = int(reading.attention[layer, head, query].argmax())
+    strongest = int(reading.attention[(*head, query)].argmax())
     key = reading.position(strongest if key is None else key, "key")
-    if not visible_keys(reading, layer, head)[query, key]:
-        problem = f"key={key}: in L{layer}H{head}, the query at {query} does not see it"
+    if not visible[query, key]:
+        problem = f"key={key}: in L{head[0]}H{head[1]}, the query at {query} does not see it"
         raise UserError(f"{problem}; choose another key")
     return query, key
 
@@ -189,15 +191,16 @@ def edge_of(
 def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Why:
     """See `Reading.why`."""
     layer, number = parse_head(head, reading.model)
+    visible = seen_keys(reading, layer, number)
     if query is None and key is None:
-        found = queries_and_keys(reading, layer, number)
+        found = queries_and_keys(reading, layer, number, visible)
         edges = found.minus_mean(found.scores)
         if edges.abs().max() <= 1e-6 * found.scores[found.visible].abs().max():  # rounding
             raise UserError(f"{head} has equal scores for all keys of a query: read a longer text")
         edges = edges / edges.square().sum()  # the covariance with it is a share of the variance
         return Why(head, None, None, found.parts, *found.divided(edges))
-    query, key = edge_of(reading, layer, number, query, key)
-    return queries_and_keys(reading, layer, number).why(head, query, key)
+    query, key = edge_of(reading, (layer, number), visible, query, key)
+    return queries_and_keys(reading, layer, number, visible).why(head, query, key)
 
 
 @torch.no_grad()
@@ -216,8 +219,9 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
     `raised` is missing if the head is switched off or held, so that no value is moved, and in an
     attention of the user without matrices."""
     layer, number = parse_head(head, reading.model)
-    query, key = edge_of(reading, layer, number, query, key)
-    block, seen = reading.model.blocks[layer], visible_keys(reading, layer, number)[query].tolist()
+    visible = seen_keys(reading, layer, number)
+    query, key = edge_of(reading, (layer, number), visible, query, key)
+    block, seen = reading.model.blocks[layer], visible[query].tolist()
     scores, weights = reading.scores_of(layer)[0], reading.attention[layer]
     shown: dict[str, Any] = {"step": reading.step or 0, "head": head, "query": query, "key": key}
     for name, rows in (("scores", scores), ("weights", weights)):
@@ -231,7 +235,7 @@ def explanation(reading: "Reading", head: str, query: int, key: int | None) -> d
             pushes = reading.pushes(weights[number, query, key] * written, query)
             shown["raised"] = reading.most_pushed(pushes, LISTED)
     try:
-        found = queries_and_keys(reading, layer, number)
+        found = queries_and_keys(reading, layer, number, visible)
     except UserError as error:
         return shown | {"problem": str(error)}
     pairs = found.why(head, query, key).rows()

@@ -14,8 +14,9 @@ from matplotlib.lines import Line2D
 
 from headscope import trained
 from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
+from headscope.analysis.rows import data_frame
 from headscope.cli.bare_loop import BareLoop
-from headscope.cli.sweeps import SweepRun, print_table, write_csv
+from headscope.cli.sweeps import SweepRun, print_table
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, write_atomically
 from headscope.nn import cache_bytes_per_token
@@ -50,8 +51,7 @@ def report_choices(
         for name, runs in choices.items()
     ]
     rows.sort(key=lambda row: row["bits_per_byte"])
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    write_csv(rows, columns, folder / "comparison.csv")
+    data_frame(rows).to_csv(folder / "comparison.csv", index=False)
     choice_chart(rows).savefig(folder / "comparison.png")
     shown_columns = {
         "choice": ("choice", ""),

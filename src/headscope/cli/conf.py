@@ -14,9 +14,9 @@ from headscope.config.parts import CONF
 
 
 class OwnChoices(SearchPathPlugin):
-    """Lets Hydra find the choices in conf/ of the current folder, and those in --config-dir for
-    --help, after all others. So a file in conf/ acts only if its choice is named, also a file in
-    conf/hydra/."""
+    """Lets Hydra find the choices in conf/ of the current folder and in --config-dir, after all
+    others. So a file in conf/ acts only if its choice is named, also a file in conf/hydra/. A run
+    gets --config-dir from Hydra too, but --help does not."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/

@@ -53,8 +53,8 @@ def help_text(root: str, words: Sequence[str]) -> str:
             others += ["~logger for none"] if group == "logger" else []
             line = f"{group}={choice or 'null'}" + (f", or {', '.join(others)}" if others else "")
             lines += textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
-        for file in conf_files(f"{group}/{choice}")[:1]:  # none in hydra.searchpath=
-            lines += textwrap.wrap(heading(file), width)
+        files = conf_files(f"{group}/{choice}")  # none in hydra.searchpath=
+        lines += textwrap.wrap(heading(files[0]), width) if files else []
         lines += [*key_lines(keys, width), ""]
     return "\n".join(lines)
 

@@ -4,7 +4,6 @@ Hydra writes the words of each run to .hydra/ in its folder. This module adds wh
 same command continues, an error of one run does not end the others, and a report at the end.
 """
 
-import csv
 import hashlib
 import json
 import math
@@ -22,12 +21,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from headscope.analysis.rows import data_frame
 from headscope.cli.conf import conf_files, is_group
 from headscope.cli.error_messages import USER_ERRORS, report_error
 from headscope.cli.words import value_of
@@ -41,9 +42,6 @@ from headscope.training.run_folder import ERROR, make_new, remove_unused, shown
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 SWEEP_ID = "HEADSCOPE_SWEEP"
 """The variable with which conf/train.yaml names the folder of a sweep, also in its processes."""
-
-PLACE = "sweep.txt"
-"""The file in .hydra/ of a run with its place in the folder of its sweep, such as 0."""
 
 RESULTS = ("val_loss", "val_bits_per_byte", "train_seconds")
 """The entries of summary.json that are shown for each run."""
@@ -84,9 +82,6 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
     folder = Path(hydra.runtime.output_dir)
     file = folder / ERROR
     file.unlink(missing_ok=True)
-    if hydra.output_subdir:
-        place = os.path.relpath(folder, hydra.sweep.dir)
-        write_atomically(folder / hydra.output_subdir / PLACE, place)
     by_joblib = multiprocessing.parent_process() is not None
     if by_joblib:  # a terminal sends Ctrl-C to all processes; see `pass_on_signals`
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -145,7 +140,8 @@ def reported() -> Iterator[None]:
     hydra: Any = HydraConfig.instance().cfg and HydraConfig.get()
     if hydra and hydra.mode == RunMode.MULTIRUN and hydra.job.config_name == "train":
         folder = Path(hydra.sweep.dir)
-        if not (runs := runs_in(folder)):
+        named: Any = OmegaConf.to_container(hydra.sweep, resolve=False)
+        if not (runs := runs_in(folder, named["dir"])):
             remove_unused(folder)
             why = "glob() lists choices, not files, and hydra.output_subdir=null no runs"
             raise UserError(f"{folder} has no run: change the swept values ({why})")
@@ -200,18 +196,19 @@ class SweepRun:
         return self.folder / "checkpoints" / "last.safetensors"
 
 
-def runs_in(folder: Path) -> list[SweepRun]:
-    """The runs of a sweep in its folder, as Hydra wrote their words, without other runs there."""
+def runs_in(folder: Path, named: str) -> list[SweepRun]:
+    """The runs in the folder of a sweep, as Hydra wrote their words, also if they ended at once.
+    Other runs there are left out: the configuration of a run of this sweep calls the folder
+    `named`, which may have interpolations."""
     parser = OverridesParser.create()
     runs = []
-    for place in folder.glob(f"**/.hydra/{PLACE}"):
-        run = place.parents[1]
-        if folder / place.read_text("utf-8") == run:
-            words = OmegaConf.load(place.with_name("overrides.yaml"))
-            plain: Any = OmegaConf.to_container(words, resolve=False)
-            parsed = map(parser.parse_override, plain)
+    for file in folder.glob("**/.hydra/hydra.yaml"):
+        written = yaml.safe_load(file.read_text("utf-8")) or {}  # empty: Hydra was killed
+        hydra = written.get("hydra", {})
+        if hydra.get("mode") == "MULTIRUN" and hydra["sweep"]["dir"] == named:
+            parsed = map(parser.parse_override, hydra["overrides"]["task"])
             settings = {each.key_or_group: str(each.value()) for each in parsed}
-            runs.append(SweepRun(settings, run))
+            runs.append(SweepRun(settings, file.parents[1]))
     return sorted(runs, key=lambda run: (len(str(run.folder)), str(run.folder)))
 
 
@@ -237,7 +234,7 @@ def report(runs: Sequence[SweepRun], folder: Path) -> bool:
     keys = swept_keys(runs)
     lines = [row_of([run], keys) | {"error": run.error} for run in runs]
     columns = ["run", *keys, *RESULTS, "state", "error"]
-    write_csv(best_first(lines), columns, folder / "sweep.csv")
+    data_frame(best_first(lines), columns).to_csv(folder / "sweep.csv", index=False)
     several = "seed" in keys
     keys = [key for key in keys if key != "seed"]
     groups = by_settings(runs, lambda run: tuple(run.settings.get(key) for key in keys))
@@ -293,13 +290,6 @@ def report_unfinished(runs: Sequence[SweepRun]) -> bool:
         words = " ".join(f"{key}={run.settings[key]}" for key in keys if key in run.settings)
         note(f"  {words}: {run.error or 'its process ended before it finished'}")
     return not missing
-
-
-def write_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> None:

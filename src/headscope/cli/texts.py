@@ -38,7 +38,8 @@ def with_home(word: str) -> str:
     if key_of(word) not in (*PATHS, *LISTS_OF_PATHS):
         return word
     home = os.path.expanduser("~")
-    return before + equals + re.sub(r"(?<![^,\['\"])~(?=/|\Z)", lambda _: home, value)
+    begins = r"(\A|[,\['\"]\s*)~(?=/|\Z)"
+    return before + equals + re.sub(begins, lambda match: match[1] + home, value)
 
 
 def quoted(words: Sequence[str]) -> list[str]:

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line
-from headscope.cli.conf import conf_files, is_group
+from headscope.cli.conf import is_group
 from headscope.cli.words import WRITES_NOTHING, key_of, value_of
 from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
@@ -77,7 +76,7 @@ def run(
     from headscope.training import resume as resuming
     from headscope.training.build import build
     from headscope.training.callbacks import progress
-    from headscope.training.run import fit, flat
+    from headscope.training.run import fit
     from headscope.training.trainer import silence_libraries, torch_flags_restored
 
     silence_libraries()
@@ -88,8 +87,6 @@ def run(
     folder = Path(composed.resume) if composed.resume else command_line.run_folder()
     resume = resuming.newest_checkpoint(folder, warn) if composed.resume else None
     if resume:
-        for file in conf_files(f"debug/{HydraConfig.get().runtime.choices.get('debug')}")[:1]:
-            keys += flat(yaml.safe_load(file.read_text(encoding="utf-8")))
         plain: Any = OmegaConf.to_container(composed, resolve=True)
         config, changes = resuming.resumed_config(plain, resume, keys)
     else:

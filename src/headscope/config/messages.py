@@ -2,13 +2,12 @@
 
 import difflib
 import types
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from headscope.config.parts import Part
-from headscope.errors import UserError, short
+from headscope.errors import short
 
 TYPE_NAMES = {
     bool: "true or false",
@@ -28,6 +27,12 @@ def alternatives(expected: Any) -> tuple[Any, ...]:
     return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
 
 
+def plain_type(kind: Any) -> Any:
+    """The class of a type: int for `Annotated[int, 1]`, and list for `list[int]`."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_origin(kind) or kind
+
+
 def described(expected: Any) -> str:
     """The text for a type in an error message."""
     texts = []
@@ -38,8 +43,7 @@ def described(expected: Any) -> str:
             words = get_args(kind)
             texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
         else:
-            plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-            plain = dict if is_dataclass(plain) else get_origin(plain) or plain
+            plain = dict if is_dataclass(kind) else plain_type(kind)
             texts += [TYPE_NAMES[plain]] if plain in TYPE_NAMES else []
     return " or ".join(texts) or "left out: its type cannot be written in a configuration"
 
@@ -58,18 +62,3 @@ def suggestion(name: Any, known: Mapping[str, Any]) -> str:
     if close := inside or difflib.get_close_matches(str(name)[:80], known, n=1):
         return f"; did you mean {' or '.join(close)}?"
     return f"; choose one of {', '.join(known)}" if known else "; this choice has no keys"
-
-
-@contextmanager
-def full_keys(part: Part, key: str) -> Iterator[None]:
-    """Inside the `with` block, an error of a constructor, which begins with an argument such as
-    `scale=0`, gets the path of this key in the part `key`, or in a part inside it."""
-    try:
-        yield
-    except UserError as error:
-        name = str(error).partition("=")[0]
-        inside = {f"{key}.{own}": keys for own, keys in part.items() if isinstance(keys, Part)}
-        for path, keys in {key: part, **inside}.items():
-            if name in keys:
-                raise UserError(f"{path}.{error}") from error.__cause__
-        raise

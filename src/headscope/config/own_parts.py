@@ -3,6 +3,7 @@ file of the current folder. A checkpoint may come from a stranger. It may only n
 names in the same group, and classes of modules that the person names again with `parts=`. What
 Hydra's `instantiate` builds, only a person composes, never a checkpoint."""
 
+import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -44,7 +45,7 @@ def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> No
     if a module cannot be imported, or has the name of another one."""
     OWN_FOLDERS.append(str(Path(folder).resolve()))
     for name in [names] if isinstance(names, str) else names or ():
-        file, module = Path(folder, name).resolve(), name
+        file, module = Path(folder, os.path.expanduser(name)).resolve(), name
         if file.suffix == ".py":
             if not file.is_file():
                 raise UserError(f"parts={name} does not exist: name a Python file or a module")

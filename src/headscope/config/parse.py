@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.config.messages import alternatives, described, join, suggestion
+from headscope.config.messages import alternatives, described, join, plain_type, suggestion
 from headscope.config.own_parts import COMPOSED, not_allowed
 from headscope.config.parts import GROUPS, Part, arguments_of, is_foreign, keys_of, locate
 from headscope.errors import UserError, short
@@ -123,13 +123,14 @@ def checked_keys(
 
 
 def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> Any:
-    """`value`, an integer as a float if this is `expected`, and the float 1e3 as an integer. Raises
-    UserError for another type."""
+    """`value`, an integer as a float if only this is `expected`, and likewise the float 1e3 as an
+    integer. Raises UserError for another type."""
     if expected in (Any, inspect.Parameter.empty, Others) or isinstance(expected, str):
         return value  # a constructor without types
-    if isinstance(value, float) and value.is_integer() and "an integer" in described(expected):
-        return checked(expected, int(value), key, group, composed)
-    for kind in alternatives(expected):
+    plain_kinds = [plain_type(kind) for kind in alternatives(expected)]
+    if type(value) is float and value.is_integer() and {int, float} & {*plain_kinds} == {int}:
+        value = int(value)
+    for kind, plain in zip(alternatives(expected), plain_kinds, strict=True):
         if kind is Part and value is not None:
             return parse_part(value, group, key, composed=composed)
         if isinstance(kind, type) and is_dataclass(kind) and value is not None:
@@ -151,9 +152,9 @@ def checked(expected: Any, value: Any, key: str, group: str, composed: bool) -> 
                     checked(of_item, item, f"{key}[{number}]", group, composed)
                     for number, (of_item, item) in enumerate(zip(kinds, value, strict=True))
                 ]
-        plain, *limits = get_args(kind) if get_origin(kind) is Annotated else [kind]
-        plain = get_origin(plain) or plain
-        if type(value) is plain or (type(value), plain) == (int, float):
+        limits = [*get_args(kind)[1:]] if get_origin(kind) is Annotated else []
+        as_float = type(value) is int and int not in plain_kinds
+        if type(value) is plain or (plain is float and as_float):
             return checked_number(plain, value, limits, key)
     raise UserError(f"{key}={short(value)} must be {described(expected)}")
 

@@ -3,6 +3,7 @@ a tokenizer. The keys of a part are the arguments of its constructor."""
 
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -98,12 +99,16 @@ class Part(dict[str, Any]):
 
 
 class Maker(partial[Any]):
-    """Makes a part of `group`: the constructor, with the keys of the part. It is called with what
-    headscope supplies, passes on what the constructor takes, and takes `first` by position.
+    """Makes the part of `group` that the configuration names `target` at the path `key`: the
+    constructor, with the keys of the part. It is called with what headscope supplies, passes on
+    what the constructor takes, and takes `first` by position.
 
-    An error in the constructor of a class that is not headscope's becomes a UserError."""
+    A UserError that begins with a key of the part, such as `scale=0`, gets the path of the key. An
+    error in the code of a class that is not headscope's becomes a UserError."""
 
     group: str
+    key: str
+    target: str
 
     def __call__(self, *first: Any, **given: Any) -> Any:
         group, taken = GROUPS[self.group], arguments_of(self.func)
@@ -113,31 +118,43 @@ class Maker(partial[Any]):
         named |= {name: given[name] for name in given if name in taken or name not in group.given}
         try:
             return self.func(*args, **self.keywords, **named)
-        except UserError:
-            raise
-        except Exception as error:
-            name = f"{self.func.__module__}.{self.func.__qualname__}"
-            if name.startswith("headscope.") or not group.base or ran_out_of_memory(error):
+        except UserError as error:
+            if str(error).partition("=")[0] not in self.keywords:
                 raise
-            key = self.group.replace("/", ".")
-            raise UserError(f"{key}._target_={name} cannot be made: {error_line(error)}") from error
+            raise UserError(f"{self.key}.{error}") from error.__cause__
+        except Exception as error:
+            package = str(self.func.__module__).partition(".")[0]
+            if not group.base or ran_out_of_memory(error) or is_ours(error, package):
+                raise
+            problem = f"{self.key}._target_={self.target} cannot be made"
+            raise UserError(f"{problem}: {error_line(error)}") from error
 
 
-def build_part(part: Part | None, group: str, **given: Any) -> Any:
+def is_ours(error: Exception, package: str) -> bool:
+    """Whether an error that `Maker` caught comes from headscope's code, and not from the `package`
+    of the part or from what it calls. A tokenizer, for example, reads texts that we generate."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]  # after `Maker`
+    called = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
+    either = [each for each in (package, *called) if each in (package, "headscope")]
+    return either[-1] == "headscope"
+
+
+def build_part(part: Part | None, group: str, key: str = "", **given: Any) -> Any:
     """Calls the constructor of a part of `group` with its keys and with `given`. Parts inside it
-    are built first. If the group is called later, the result is a `Maker`."""
+    are built first. If the group is called later, the result is a `Maker`. `key` is the path of the
+    part in the configuration, for error messages."""
+    key = key or group.replace("/", ".")
     if part is None:
         raise UserError(f"{group}=null: choose one")
     if "_error_" in part:  # see `parse_part`
         raise UserError(part["_error_"])
     target = locate(part["_target_"])
-    keys = {
-        name: build_part(value, f"{group}/{name}") if isinstance(value, Part) else value
-        for name, value in part.items()
-        if name != "_target_"
-    }
+    keys = {name: value for name, value in part.items() if name != "_target_"}
+    for name, value in keys.items():
+        if isinstance(value, Part):
+            keys[name] = build_part(value, f"{group}/{name}", f"{key}.{name}")
     make = Maker(target, **keys)
-    make.group = group
+    make.group, make.key, make.target = group, key, part["_target_"]
     return make if GROUPS[group].later else make(**given)
 
 
@@ -179,12 +196,14 @@ def imported(module: str) -> ModuleType:
 
 
 def error_line(error: BaseException) -> str:
-    """An error in the code of others, in one line, with its place unless a call of ours failed."""
+    """An error in the code of others, in one line, with its place unless a call of ours failed, or
+    code of an installed package."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     file, line = frame.filename, frame.lineno
     if isinstance(error, SyntaxError):
         file, line = error.filename or file, error.lineno
-    place = "" if file == __file__ else f" ({file}, line {line})"
+    elsewhere = file == __file__ or file.startswith(sysconfig.get_path("purelib"))
+    place = "" if elsewhere else f" ({file}, line {line})"
     return f"{type(error).__name__}: {first_line(error)}{place}"
 
 

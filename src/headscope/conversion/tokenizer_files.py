@@ -23,7 +23,7 @@ from headscope.data.tokenizer import (
     Tokenizer,
     with_vocab_size,
 )
-from headscope.data.tokenizers_tokenizer import TokenizersTokenizer, ids_of
+from headscope.data.tokenizers_tokenizer import TokenizersTokenizer, check_ids
 from headscope.errors import UserError
 from headscope.files import read_json
 
@@ -124,7 +124,7 @@ def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
     library, kind = getattr(theirs, "backend_tokenizer", None), type(theirs).__name__
     if library is None:
         raise UserError(f"{folder}: its tokenizer {kind} is not one of the library tokenizers")
-    ids_of(library)
+    check_ids(library)
     imported = TokenizersTokenizer(library.to_str())
     imported.end_of_text = end_of_text(folder, theirs, imported.ids)
     tokenizer = as_gpt2(imported) or imported

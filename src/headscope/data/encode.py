@@ -70,12 +70,13 @@ class Count:
 
 
 class EncodedCorpus:
-    """Encodes `splits` of a corpus. `counts` has a `Count` of each split, which `token_arrays`
-    fills. If the corpus has `max_tokens`, this is the limit of the training split, and the
-    validation split gets at most a ninth of it.
+    """Encodes at least `splits` of a corpus. `counts` has a `Count` of each split, which
+    `token_arrays` fills. If the corpus has `max_tokens`, this is the limit of the training split,
+    and the validation split gets at most a ninth of it.
 
     With `deduplicate`, the training documents decide which validation documents are kept. So they
-    are always read, and with `max_tokens` also encoded, because their tokens decide where they end.
+    are always read. With `max_tokens`, their tokens decide where they end, so both splits are
+    encoded, whatever `splits` are.
     """
 
     def __init__(

@@ -35,7 +35,8 @@ class TokenizersTokenizer(Tokenizer):
             content = json.loads(text) | {"truncation": None, "padding": None}
             self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
             self.library = Library.from_str(self.json)
-        self.ids = ids_of(self.library)
+        check_ids(self.library)
+        self.ids = self.library.get_vocab()
         self.vocab_size = self.tokens = max(self.ids.values()) + 1
         self.names = [self.library.id_to_token(number) or "" for number in range(self.tokens)]
         is_token = type(end_of_text) is int and 0 <= end_of_text < self.tokens
@@ -77,14 +78,12 @@ class TokenizersTokenizer(Tokenizer):
         return state | {"vocab_size": self.vocab_size}
 
 
-def ids_of(library: Library) -> dict[str, int]:
-    """The id of each token, by its name. Raises UserError if one is too large: writing such a
-    tokenizer as JSON takes the library minutes."""
-    ids = library.get_vocab()
-    if not 0 <= max(ids.values(), default=-1) < MAX_VOCAB_SIZE:
+def check_ids(library: Library) -> None:
+    """Raises UserError if the id of a token is too large: writing such a tokenizer as JSON takes
+    the library minutes."""
+    if not 0 <= max(library.get_vocab().values(), default=-1) < MAX_VOCAB_SIZE:
         problem = f"its tokens are not numbered below {MAX_VOCAB_SIZE:,}"
         raise UserError(f"tokenizer.json cannot be used: {problem}")
-    return ids
 
 
 def steps_of(decoder: Any) -> list[dict[str, Any]]:

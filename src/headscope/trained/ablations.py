@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import (
-    Replacement,
     ablate_heads,
     gradient_importance,
     mean_outputs,
     other_induction,
 )
+from headscope.analysis.deciders import By
 from headscope.analysis.head_outputs import Track, largest_batch
 from headscope.analysis.repeats import can_measure_repeats
 from headscope.data.windows import spread_windows
@@ -45,7 +45,7 @@ class AblationResult:
     - `other_induction`: the largest metric `induction` of all other heads without the head.
     """
 
-    replace_by: Replacement
+    replace_by: By
     windows: int
     loss: float
     metrics: dict[str, Tensor]
@@ -64,7 +64,7 @@ class AblationResult:
 def measure_ablation(
     loaded: "TrainedModel",
     text: ValidationText,
-    replace_by: Replacement = "zero",
+    replace_by: By = "zero",
     *,
     windows: int = ABLATION_WINDOWS,
     length: int | None = None,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import headscope
-from headscope.analysis.ablation import Replacement, ablated_heads, halved_heads, mean_outputs
+from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.deciders import By
 from headscope.analysis.examples import example_rows, find_examples
 from headscope.analysis.head_outputs import MAX_BATCH, parse_head
@@ -277,13 +277,13 @@ class TrainedModel:
         return data_frame(example_rows([[found[layer][number]]]))
 
     def ablations(
-        self, *, windows: int = ABLATION_WINDOWS, by: Replacement = "zero", gradients: bool = False
+        self, *, windows: int = ABLATION_WINDOWS, by: By = "zero", gradients: bool = False
     ) -> DataFrame:
         """How the loss on windows of the validation split changes without each head, as in a report
         with `ablation=true`: a row for each head, with the metrics of `AblationResult`. The output
         of the head is replaced by zero, or with by="mean" by its mean. `gradients` adds estimates.
         Raises UserError as `corpus` does, or for fewer than two windows."""
-        if by not in get_args(Replacement):
+        if by not in get_args(By):
             raise UserError(f"by={by!r}: choose zero or mean")
         windows = whole_number(windows, "windows", 2)  # for a standard error
         text = self._validation()

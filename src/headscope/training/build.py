@@ -13,7 +13,6 @@ from lightning.pytorch.loggers import Logger
 from rich.console import Console
 from torch import nn
 
-from headscope.config.messages import full_keys
 from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
@@ -22,7 +21,7 @@ from headscope.data.examples import examples_of
 from headscope.data.module import TokenDataModule, validation_stride
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer_state import stored
-from headscope.errors import UserError, first_line
+from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.held import without_held
 from headscope.nn.loss import Answers
@@ -175,8 +174,7 @@ def build_module(
             advice = "leave out the choices of model, so that its own are used"
             raise UserError(f"init_from={config.init_from}: {error}; {advice}") from error
     model.checkpoint_activations = settings.checkpoint_activations
-    with full_keys(config.schedule, "schedule"):
-        schedule = build_part(config.schedule, "schedule", max_steps=settings.max_steps)
+    schedule = build_part(config.schedule, "schedule", max_steps=settings.max_steps)
     compile_model = on_gpu(settings.accelerator) if settings.compile == "auto" else settings.compile
     return LanguageModel(
         model,
@@ -194,15 +192,6 @@ def build_module(
 def optimizer_of(config: TrainConfig) -> Callable[[nn.Module], torch.optim.Optimizer]:
     """Makes the optimizer of a model, or raises UserError."""
     make = build_part(config.optimizer, "optimizer")
-
-    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
-        parameters = [each for each in model.parameters() if each.requires_grad]
-        try:
-            with full_keys(config.optimizer, "optimizer"):
-                return make(model=model, params=parameters)
-        except UserError:
-            raise
-        except ValueError as error:  # of torch, about a value
-            raise UserError(f"optimizer: {first_line(error)}") from error
-
-    return optimizer
+    return lambda model: make(
+        model=model, params=[each for each in model.parameters() if each.requires_grad]
+    )

@@ -81,10 +81,14 @@ def report_lost_log(folder: Path) -> Iterator[None]:
 
 
 def log_scalars(trainer: Trainer, values: Mapping[str, float], step: int) -> None:
-    """Logs all `values`, whose keys are the tags, to every logger of a run."""
+    """Logs all `values`, whose keys are the tags, to every logger of a run. TensorBoard gets them
+    in one record, which is ten times as fast as one for each."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            add_scalars(logger.experiment, values, step)
+            from tensorboard.compat.proto.summary_pb2 import Summary
+
+            numbers = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+            logger.experiment.file_writer.add_summary(Summary(value=numbers), step)
         else:
             logger.log_metrics(dict(values), step=step)
 
@@ -103,14 +107,6 @@ def log_text(trainer: Trainer, tag: str, text: str, step: int) -> None:
             logger.experiment.log_text(logger.run_id, text, f"{tag}/step_{step:06}.txt")
         elif isinstance(logger, WandbLogger):
             logger.log_text(tag, columns=["text"], data=[[text]], step=step)
-
-
-def add_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
-    """Logs all `values`, by their tags, in one record: ten times as fast as one for each."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    numbers = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-    writer.file_writer.add_summary(Summary(value=numbers), step)
 
 
 def add_image(writer: Any, tag: str, image: Image.Image, step: int, description: str) -> None:

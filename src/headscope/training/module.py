@@ -138,8 +138,9 @@ class LanguageModel(LightningModule):
         self.set_rates()
         trainer: Any = self.trainer
         for each in trainer.callbacks:
-            if isinstance(each, EarlyStopping) and each.wait_count >= each.patience:
-                trainer.should_stop = True  # it stopped this run, which was then resumed
+            # It stopped this run, which was then resumed. A new run has a `wait_count` of 0.
+            if isinstance(each, EarlyStopping) and each.wait_count >= max(1, each.patience):
+                trainer.should_stop = True
         # Lightning 2.6 loses a step of `self.log` if a run that ended between validations resumes.
         loop, every = trainer.fit_loop.epoch_loop, trainer.val_check_batch
         if loop.restarted_on_last and (every is None or self.global_step % every):
@@ -152,13 +153,13 @@ class LanguageModel(LightningModule):
             group["lr"] = rate * factor
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self.begin()
+        self.clear_held_at_first_batch()
         self.timer.resume()
 
-    def begin(self) -> bool:
-        """Whether `Trainer.fit` begins its first batch. Then nothing of the checkpoint is held any
-        more: the callbacks `Hold`, which Lightning calls first, hold what their settings say. A run
-        that resumes, but trains no more, keeps what its checkpoint holds."""
+    def clear_held_at_first_batch(self) -> bool:
+        """At the first batch of `Trainer.fit`, ends what the checkpoint holds, and returns True:
+        the callbacks `Hold`, which Lightning calls first, hold what their settings say. A run that
+        resumes, but trains no more, keeps what its checkpoint holds."""
         first, self.began = not self.began, True
         for buffer in self.held_buffers().values() if first else ():
             buffer.zero_()

@@ -24,9 +24,9 @@ RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "GROUP_RANK
 """Environment variables from which Lightning takes the rank of this process."""
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
-SRUN = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES"}
-SRUN |= {"SLURM_STEP_ID"}  # the only one that a batch script without `srun` lacks
-"""Environment variables that `torchrun` and `srun` set for each process."""
+SRUN = {f"SLURM_{key}" for key in ("PROCID", "LOCALID", "NODEID", "NTASKS", "NNODES", "STEP_ID")}
+"""Environment variables that `torchrun` and `srun` set for each process. A batch script without
+`srun` lacks only SLURM_STEP_ID."""
 
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
 """Parts of the messages with which torch.distributed reports that another process has ended."""

@@ -21,7 +21,7 @@ from headscope.trained.checkpoint.finding import first_intact, without_checkpoin
 from headscope.training.run_folder import CHECKPOINTS
 
 FIXED = (
-    *("model", "tokenizer", "data", "seed", "init_from", "experiment", "name", "optimizer"),
+    *("model", "tokenizer", "data", "seed", "init_from", "name", "optimizer"),
     *("trainer.batch_size", "trainer.accumulate", "trainer.val_every_steps"),
 )
 """Keys and groups that cannot change when a run is resumed, but the keys of an optimizer can."""
@@ -59,18 +59,21 @@ def resumed_config(
     data. Raises UserError if one of them, or a key in one of these groups, must stay the same."""
     composed, added = kept_and_added(composed)
     config, changes = dict(resume.data["config"]), []
+    advice = f"start a new run with init_from={resume.run_folder}"
     for key in (key.replace("/", ".") for key in keys):
-        new = key.split(".")[0] in ("resume", "debug", "logger")
+        if key in ("experiment", "debug"):
+            raise UserError(f"{key}= cannot change a resumed run: give single keys, or {advice}")
+        new = key.split(".")[0] in ("resume", "logger")
         if new or any(f"{key}.".startswith(f"{name}.") for name in added):
             continue
         for name in FIXED:
-            inside = name if f"{name}.".startswith(f"{key}.") else key  # of a group that has both
+            inside = name if f"{name}.".startswith(f"{key}.") else key  # only this key of a group
             if inside != name and (not key.startswith(f"{name}.") or name == "optimizer"):
                 continue
             value = value_at(composed, inside)
-            if value != value_at(config, inside) or name == "experiment":
+            if value != value_at(config, inside):
                 problem = f"{inside}={short(value)}: {name} cannot change in a resumed run"
-                raise UserError(f"{problem}; start a new run with init_from={resume.run_folder}")
+                raise UserError(f"{problem}; {advice}")
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)
         if before != after:

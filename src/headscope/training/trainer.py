@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
-from headscope.config.messages import full_keys, suggestion
+from headscope.config.messages import suggestion
 from headscope.config.own_parts import built_by_hydra, made_by_hydra
 from headscope.config.parse import checked
 from headscope.config.parts import arguments_of, build_part, is_foreign, locate
@@ -83,7 +83,6 @@ def build_trainer(
 ) -> Trainer:
     """Lightning's trainer. Raises UserError if an argument is wrong."""
     settings = config.trainer
-    check_arguments(settings.arguments)
     arguments: dict[str, Any] = {
         "accelerator": settings.accelerator,
         "devices": processes.devices,
@@ -99,7 +98,7 @@ def build_trainer(
         "use_distributed_sampler": False,
         "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
-        **built_by_hydra(settings.arguments),
+        **built_by_hydra(checked_arguments(settings.arguments)),
     }
     try:
         trainer = Trainer(
@@ -124,8 +123,10 @@ def build_trainer(
     return trainer
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raises UserError if lightning.Trainer has no such argument, or if a key of ours sets it."""
+def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of lightning.Trainer, as the types that it expects. Raises UserError if it has no
+    such argument, or if a key of ours sets it."""
+    typed = {}
     for name, value in arguments.items():
         if name in OURS:
             raise UserError(f"trainer.{name}={short(value)}: headscope sets this: use {OURS[name]}")
@@ -135,8 +136,10 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             raise UserError(f"trainer.{name}: neither headscope nor lightning.Trainer has it{hint}")
         if str(value).startswith(("ddp_spawn", "ddp_fork", "ddp_notebook")):
             raise UserError(f"trainer.{name}={value}: use trainer.devices, which starts processes")
-        if not (isinstance(value, dict) and "_target_" in value):
-            checked(known[name].annotation, value, f"trainer.{name}", "", True)
+        is_part = isinstance(value, dict) and "_target_" in value
+        kind = Any if is_part else known[name].annotation
+        typed[name] = checked(kind, value, f"trainer.{name}", "", True)
+    return typed
 
 
 @contextmanager
@@ -161,14 +164,13 @@ def build_callbacks(
     chosen = [type(each).__name__ for each in more]
     chosen += [part["_target_"].rpartition(".")[2] for part in config.callbacks.values() if part]
     if "StochasticWeightAveraging" in chosen:
-        problem = "callbacks: StochasticWeightAveraging cannot average this module"
+        problem = "callbacks: StochasticWeightAveraging needs Lightning's automatic optimization"
         raise UserError(f"{problem}: use lightning.pytorch.callbacks.EMAWeightAveraging")
     for name, part in config.callbacks.items():
         if part and is_foreign(part, "callbacks"):
             callbacks.append(made_by_hydra(part, "callbacks", name))
         elif part:
-            with full_keys(part, f"callbacks.{name}"):
-                callbacks.append(build_part(part, "callbacks", console=console))
+            callbacks.append(build_part(part, "callbacks", f"callbacks.{name}", console=console))
     arguments = config.trainer.arguments
     bars = [each for each in callbacks if isinstance(each, ProgressBar)]
     if len(bars) > 1 or arguments.get("enable_progress_bar") is False:

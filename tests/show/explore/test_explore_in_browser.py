@@ -511,6 +511,9 @@ def test_the_token_that_is_asked_about_stays_when_the_step_changes(
         assert page.text(".deciders-card h3") == question
     page.type("Mary")  # another question: again the most likely token
     assert page.all(".ask")[0].get_attribute("aria-pressed") == "true"
+    page.open(addresses[EXAMPLES[0]], x_text="the", x_target="1")
+    page.click(page.one(".tries button"))
+    assert page.all(".ask")[0].get_attribute("aria-pressed") == "true"
 
 
 BROKEN = """return [...document.querySelectorAll(".row")].filter((row) => {

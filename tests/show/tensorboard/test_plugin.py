@@ -20,7 +20,7 @@ import headscope.show.viewer
 from headscope.show.tensorboard.loader import AttentionLoader
 from headscope.show.tensorboard.snapshot_events import snapshot_summary
 from headscope.show.viewer import MAX_STEPS
-from headscope.training.loggers import add_scalars, add_snapshot
+from headscope.training.loggers import add_snapshot
 
 STEPS = range(0, 120, 2)
 MARKUP = "<script>alert(1)</script>"
@@ -59,7 +59,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_run(folder / "good", STEPS)
     with SummaryWriter(str(folder / "old")) as writer:
-        add_scalars(writer, {"train/loss": 1.0}, 0)
+        writer.add_scalar("train/loss", 1.0, 0)
     snapshots = [*HOSTILE, made_up_parts(len(HOSTILE))]
     write_run(folder / "hostile", range(len(snapshots)), snapshots=snapshots)
     for number, parts in enumerate(HOSTILE):
@@ -78,7 +78,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file.write_bytes(file.read_bytes()[:-100])
     with SummaryWriter(str(folder / "losses")) as writer:
         for step, loss in enumerate([2.5, float("nan"), float("inf")]):
-            add_scalars(writer, {"val/loss": loss}, step)
+            writer.add_scalar("val/loss", loss, step)
         add_snapshot(writer, TEXT, made_up_parts(1), 1)
     return folder
 

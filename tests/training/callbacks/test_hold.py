@@ -174,9 +174,10 @@ def test_wrong_words_are_refused_in_one_line():
     for words, said in {
         "heads=[L5H0]": ["L0H0 to L1H1"],
         "feed_forward=[2]": ["layer 2"],
-        "until_step=0": ["from_step=0"],
+        "until_step=0": ["callbacks.hold.until_step=0", "from_step=0"],
+        "heads=[] +callbacks.b={_target_:headscope.Hold,until_step:0}": ["callbacks.b.until_step"],
         "heads=[L1H1] callbacks.hold.from_step=12": ["from_step=12", "max_steps=12"],
         "heads=[L1H1] +callbacks.b={_target_:headscope.Hold,heads:[L1H1],from_step:3}": ["two"],
     }.items():
-        with refused("callbacks.hold", *said):
+        with refused("callbacks.", *said):
             trained("run", *f"callbacks.hold.{words}".split())

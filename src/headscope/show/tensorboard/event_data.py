@@ -1,7 +1,8 @@
 """Reads snapshots and losses from TensorBoard's data provider.
 
 TensorBoard has two loaders of event files, and only the data provider works with both. An event
-file may come from a stranger, so the provider may raise any exception. Here it becomes `Refused`.
+file may come from a stranger, so the provider may raise any exception. Here it becomes an
+`HTTPException`.
 """
 
 import math
@@ -12,10 +13,10 @@ from typing import Any
 
 from tensorboard import plugin_util
 from tensorboard.data.provider import BlobSequenceDatum, DataProvider, RunTagFilter
+from werkzeug.exceptions import HTTPException, NotFound, UnprocessableEntity
 
 from headscope.errors import first_line
 from headscope.show.viewer import HEADS, MAX_STEPS, PLUGIN
-from headscope.terminal import printable
 
 MAX_PARTS = 512
 """Maximum number of parts of a snapshot. A damaged event file may claim any number, and TensorBoard
@@ -27,16 +28,9 @@ LOSSES = ("train/loss", "val/loss")
 LOSS_POINTS = 1000
 
 
-class Refused(Exception):
-    """A request that cannot be answered. The message is one line for the user."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(printable(message))
-        self.status = status
-
-
 class EventData:
-    """What TensorBoard has read from event files. Methods raise Refused if it cannot be read."""
+    """What TensorBoard has read from event files. Methods raise HTTPException if it cannot be
+    read. Its description is for the user."""
 
     def __init__(self, provider: DataProvider, environ: dict[str, Any]) -> None:
         self.provider = provider
@@ -61,9 +55,9 @@ class EventData:
         with _readable():
             series = self.provider.list_blob_sequences(**which)
         if text not in series.get(run, ()):
-            raise Refused(f"run {run} has no attention data of a text {text}", 404)
+            raise NotFound(f"run {run} has no attention data of a text {text}")
         if (series[run][text].max_length or 0) > MAX_PARTS:
-            raise Refused(f"run {run}: a snapshot has more than {MAX_PARTS} parts", 422)
+            raise UnprocessableEntity(f"run {run}: a snapshot has more than {MAX_PARTS} parts")
         with _readable():
             runs = self.provider.read_blob_sequences(**which, downsample=MAX_STEPS)
         return runs.get(run, {}).get(text, [])
@@ -75,7 +69,7 @@ class EventData:
                 yield from pool.map(self._header, snapshots[start : start + READ_TOGETHER])
 
     def _header(self, snapshot: BlobSequenceDatum) -> bytes:
-        with suppress(Refused, IndexError):
+        with suppress(HTTPException, IndexError):
             return self.part(snapshot.values[0].blob_key)
         return b""
 
@@ -84,12 +78,12 @@ class EventData:
         with _readable():
             part = self.provider.read_blob(self.context, blob_key=blob_key)
         if not isinstance(part, bytes):
-            raise Refused("this part of a snapshot does not consist of bytes", 422)
+            raise UnprocessableEntity("this part of a snapshot does not consist of bytes")
         return part
 
     def measured(self, run: str) -> bytes:
         """What was measured when the run ended. It is empty if there is nothing."""
-        with suppress(Refused, IndexError):
+        with suppress(HTTPException, IndexError):
             return self.part(self.snapshots(run, HEADS)[-1].values[0].blob_key)
         return b""
 
@@ -99,7 +93,7 @@ class EventData:
         for name in LOSSES:
             only = RunTagFilter(runs=[run], tags=[name])
             which = {**self.where, "plugin_name": "scalars", "run_tag_filter": only}
-            with suppress(Refused), _readable():
+            with suppress(HTTPException), _readable():
                 runs = self.provider.read_scalars(**which, downsample=LOSS_POINTS)
                 points = runs[run][name]
                 values = [point.value if math.isfinite(point.value) else None for point in points]
@@ -112,4 +106,5 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise Refused(f"TensorBoard cannot read the data: {first_line(error)}", 422) from error
+        problem = f"TensorBoard cannot read the data: {first_line(error)}"
+        raise UnprocessableEntity(problem) from error

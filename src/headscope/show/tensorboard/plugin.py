@@ -13,11 +13,13 @@ from typing import Any
 from tensorboard.backend import http_util
 from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugin
 from werkzeug import Request, Response
+from werkzeug.exceptions import BadRequest, HTTPException, UnprocessableEntity
 
-from headscope.show.tensorboard.event_data import READ_TOGETHER, EventData, Refused
+from headscope.show.tensorboard.event_data import READ_TOGETHER, EventData
 from headscope.show.viewer import PLUGIN
 from headscope.show.viewer.history import SHAPE, HeaderError, history, read_header, read_measured
 from headscope.show.viewer.page import STATIC
+from headscope.terminal import printable
 
 CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
 MAX_HEADERS_BYTES = 32 * 2**20
@@ -57,8 +59,8 @@ class AttentionPlugin(TBPlugin):
         def application(request: Request) -> Response:
             try:
                 return answer(request, EventData(self.provider, request.environ))
-            except Refused as error:
-                return _json(request, {"error": str(error)}, error.status)
+            except HTTPException as error:
+                return _json(request, {"error": printable(str(error.description))}, error.code)
 
         return application
 
@@ -94,7 +96,7 @@ def _shape(data: EventData, run: str, text: str) -> int | None:
     try:
         [last] = data.headers(data.snapshots(run, text)[-1:])
         header = read_header(last)
-    except (Refused, ValueError):
+    except (HTTPException, ValueError):
         return None
     return zlib.crc32(json.dumps([header[name] for name in SHAPE]).encode())
 
@@ -116,13 +118,13 @@ def _history(request: Request, data: EventData) -> Response:
             size += len(header)
             if size > MAX_HEADERS_BYTES:
                 limit = f"{MAX_HEADERS_BYTES:,} bytes"
-                raise Refused(f"run {run}: the headers have more than {limit}", 422)
+                raise UnprocessableEntity(f"run {run}: the headers have more than {limit}")
             # The browser's cache may have parts of an older run with this name and other times.
             parts.append([f"{part.blob_key}@{snapshot.wall_time}" for part in snapshot.values[1:]])
     of_heads = read_measured(measured.result(), headers)
     combined = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}
     if not combined["steps"]:
-        raise Refused(f"run {run}, text {text}, {problem}", 422)
+        raise UnprocessableEntity(f"run {run}, text {text}, {problem}")
     return _json(request, combined)
 
 
@@ -135,11 +137,11 @@ def _part(request: Request, data: EventData) -> Response:
 
 def _parameter(request: Request, name: str) -> str:
     if name not in request.args:
-        raise Refused(f"the parameter `{name}` is missing", 400)
+        raise BadRequest(f"the parameter `{name}` is missing")
     return request.args[name]
 
 
-def _json(request: Request, answer: dict[str, Any], status: int = 200) -> Response:
+def _json(request: Request, answer: dict[str, Any], status: int | None = 200) -> Response:
     # As text, because `Respond` would copy a dictionary value by value, which takes longer.
     text = json.dumps(answer, allow_nan=False)
-    return http_util.Respond(request, text, "application/json", code=status)
+    return http_util.Respond(request, text, "application/json", code=status or 500)

@@ -1,8 +1,8 @@
 """Builds attention.html: the attention viewer and its data in a single file that works offline."""
 
-import base64
 import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -44,9 +44,10 @@ def attention_page(
     files = (file for file in sorted(STATIC.glob("*.js")) if file.name != "tab.js")
     sources = {file.name: IMPORT.sub("", file.read_text("utf-8")).encode() for file in files}
     script = "data:text/javascript;base64,"
-    modules = {name: script + _base64(source) for name, source in sources.items()}
+    modules = {name: script + b64encode(source).decode() for name, source in sources.items()}
     elements = [
-        f'<script type="application/octet-stream" id="part-{number}">{_base64(part)}</script>'
+        f'<script type="application/octet-stream" id="part-{number}">'
+        f"{b64encode(part).decode()}</script>"
         for number, part in enumerate(parts)
     ]
     data = {"title": title, "runs": shown, "start": start or {}, "captions": captions}
@@ -56,10 +57,6 @@ def attention_page(
         parts="\n".join(elements),
         modules=_script_safe({"imports": modules}),
     )
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
 
 
 def _script_safe(data: Mapping[str, Any]) -> str:

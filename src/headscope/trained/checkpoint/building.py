@@ -3,7 +3,6 @@
 A size may be a typo. So sizes that need too much memory raise an error before it is allocated.
 """
 
-from headscope.config.messages import full_keys
 from headscope.config.parts import Part, build_part
 from headscope.data.machine import machine_memory
 from headscope.data.tokenizer import Tokenizer
@@ -18,9 +17,8 @@ def build_model(config: Part, *, vocab_size: int, end_of_text: int | None = None
     mask needs the id of the end-of-text token, by default the last one. Raises UserError if the
     sizes in `config` are too large or contradict one another."""
     try:
-        with full_keys(config, "model"):
-            check_limits(config)
-            return build_part(config, "model", vocab_size=vocab_size, end_of_text=end_of_text)
+        check_limits(config)
+        return build_part(config, "model", vocab_size=vocab_size, end_of_text=end_of_text)
     except RuntimeError as error:  # out of memory, or a size that overflows an integer
         problem = f"a model of these sizes cannot be built: {str(error).splitlines()[0]}"
         raise UserError(f"{problem}; choose smaller sizes") from error

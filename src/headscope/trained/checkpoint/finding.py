@@ -27,7 +27,7 @@ def find(given: str | None, *, key: str = "checkpoint", outputs: Path = Path("ou
     `key` is the configuration key of `given`. Raises UserError if there is no such checkpoint.
     """
     given = given and os.path.expanduser(given)
-    # Those of os.path, unlike those of Path, return False for a name that is too long.
+    # For a name that is too long, the functions of os.path return False, and those of Path raise.
     if given is not None and "@" in Path(given).name and not os.path.exists(given):
         run, _, step = str(Path(given)).rpartition("@")
         if not run and key == "init_from":

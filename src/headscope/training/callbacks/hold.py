@@ -47,11 +47,9 @@ class Hold(Callback):
         by: Literal["zero", "mean", "frozen"] = "zero",
     ) -> None:
         if until_step is not None and until_step <= from_step:
-            problem = f"callbacks.hold.until_step={until_step} must be above from_step={from_step}"
-            raise UserError(f"{problem}, or null")
+            raise UserError(f"until_step={until_step} must be above {from_step=}, or null")
         if by not in ("zero", "mean", "frozen") or isinstance(heads, str):
-            keys = f"callbacks.hold.by={by!r}, callbacks.hold.heads={heads!r}"
-            raise UserError(f'{keys}: give by="zero", and heads=["L0H0"]')
+            raise UserError(f'{by=}, {heads=}: give by="zero", and heads=["L0H0"]')
         self.heads, self.feed_forward, self.by = sorted({*heads}), sorted({*feed_forward}), by
         self.from_step, self.until_step = from_step, until_step or math.inf
         self.active = False
@@ -110,7 +108,8 @@ class Hold(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         step = trainer.global_step
-        if pl_module.begin():  # in a resumed run, all hold what they held before
+        if pl_module.clear_held_at_first_batch():
+            # In a resumed run, all hold what they held before.
             for each in trainer.callbacks:
                 if isinstance(each, Hold):
                     each.change(each.holds(step - 1), trainer, pl_module)

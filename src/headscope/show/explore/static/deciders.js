@@ -90,10 +90,11 @@ export function createDeciders(parent, actions) {
     const [head] = parts.filter(isHead).sort((a, b) => change(b).share - change(a).share);
     const decides = falls(head) && head.without <= DECISIVE * head.probability;
     const say = decides ? TEXTS.decides : rises(head) ? TEXTS.holdsBack : TEXTS.noneDecides;
-    const words = say(head.part, by, ...shares(head).map((share) => share.replace(" ", "\u00a0")));
+    const [before, after] = shares(head).map((share) => share.replace(" ", "\u00a0"));
+    const words = say(head.part, by, before, after);
     listParts(listed.slice(0, LISTED), words);
     since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
-    actions.suggest(words.includes(head.part) ? head.part : null);
+    actions.suggest(before === after ? null : head.part); // the head that the words name
   }
 
   async function findSteps(signal) {

@@ -84,12 +84,12 @@ function change(changes, undoable = false) {
   if (!("written" in changes)) writing.stop();
   if (undoable) writing.remember();
   chosen ||= [changes.zero, changes.mean, changes.half].some((heads) => heads?.length > 0);
-  if ("text" in changes || "tokens" in changes) {
+  if (runOf(changes.model ?? state.model) !== runOf(state.model)) follow = true; // another tokenizer may give other tokens
+  else if (changes.model && current) state = { ...state, target: main.answer.target.id }; // another step: the same question
+  if ("text" in changes || "tokens" in changes) { // another text: another question
     state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = retyped = true;
   }
-  if (runOf(changes.model ?? state.model) !== runOf(state.model)) follow = true; // another tokenizer may give other tokens
-  else if (changes.model && current) state = { ...state, target: main.answer.target.id }; // another step: the same question
   state = { ...state, ...changes };
   return update();
 }

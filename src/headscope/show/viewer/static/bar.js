@@ -1,7 +1,6 @@
 // The controls above all panels: run, text, view, and what to compare with.
 
 import { fill, labelled, make, radios } from "./dom.js";
-import { stepText } from "./scales.js";
 import { headName, headsOf } from "./state.js";
 import { BAR as TEXTS, COMMON } from "./texts.js";
 
@@ -54,7 +53,7 @@ function comparisons({ layers, heads, steps }, runs, state) {
     [TEXTS.anotherRole]: others(true).map(([value, run]) => [value.replace("run:", "role:"), TEXTS.byRole(run)]),
     [TEXTS.anotherHead]: headsOf({ layers, heads }).map((head) => headName(head, heads))
       .filter((name) => name !== state.head).map((name) => [`head:${name}`, name]),
-    [TEXTS.anotherStep]: steps.length < 2 ? [] : steps.map(({ step }) => [`step:${step}`, COMMON.step(stepText(step))]),
+    [TEXTS.anotherStep]: steps.length < 2 ? [] : steps.map(({ step }) => [`step:${step}`, COMMON.step(step)]),
     [TEXTS.otherShape]: others(false),
   };
 }

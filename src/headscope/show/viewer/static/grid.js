@@ -137,7 +137,7 @@ export function createGrid(parent, actions) {
       const start = view === "shares" ? cells.length * area : 0;
       const values = Float32Array.from({ length: cells.length * area }, (_, at) => {
         const { head, difference = 0 } = others[Math.floor(at / area)];
-        if (difference > 1) return 0; // no head has the same role
+        if (difference === null) return 0; // no head has the same role
         return (bytes[start + at] - (otherThumbnails?.bytes[start + head * area + (at % area)] ?? 0)) / 255;
       });
       const scale = otherThumbnails ? differences(reachOf(values)) : WEIGHTS;

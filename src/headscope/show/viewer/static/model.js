@@ -118,7 +118,7 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     comparison.all = COMPARE.theirRoles(comparison.what);
     comparison.roles = sameRoles(stepOf(history, index), comparison.step);
     const { head, difference } = comparison.roles[opened];
-    if (difference > 1) return refuse(COMPARE.noRole(headName(opened, history.heads)));
+    if (difference === null) return refuse(COMPARE.noRole(headName(opened, history.heads)));
     comparison.opened = head;
     comparison.what = COMPARE.headOf(headName(head, history.heads), comparison.what);
     comparison.note = COMPARE.sameRole(comparison.what, headName(opened, history.heads), difference.toFixed(2));

@@ -2,7 +2,7 @@
 
 /** For each head of a step, the `head` of another step with the same role, and their `difference` from 0 to 1: the
     root mean square difference of the metrics of attention, each scaled to 0 to 1 by the limits of its colours. Heads
-    are assigned one-to-one, with the smallest sum of differences. A difference above 1: one of the two is held. */
+    are assigned one-to-one, with the smallest sum of differences. The difference is null if one of the two is held. */
 export function sameRoles(step, other) {
   const shared = Object.keys(step.uniform).filter((metric) => [step, other].every((each) =>
     [each.uniform, each.metrics, each.ends].every((entries) => Object.hasOwn(entries, metric))));
@@ -10,10 +10,10 @@ export function sameRoles(step, other) {
     const [low, high] = ends[metric];
     return Math.max(0, Math.min(1, (metrics[metric][head] - low) / (high - low) || 0));
   })));
-  const differences = mine.map((one, i) => theirs.map((another, j) => (step.held[i] || other.held[j]
-    ? 2 * mine.length // more than all other differences together: held heads get what is left over
+  const differences = mine.map((one, i) => theirs.map((another, j) => (step.held[i] || other.held[j] ? null
     : Math.hypot(...one.map((value, k) => value - another[k])) / Math.sqrt(shared.length || 1))));
-  const rows = assign(differences);
+  const most = 2 * mine.length; // more than all differences together: held heads get what is left over
+  const rows = assign(differences.map((line) => line.map((difference) => difference ?? most)));
   return differences.map((line, head) => ({ head: rows.indexOf(head), difference: line[rows.indexOf(head)] }));
 }
 
