@@ -17,9 +17,9 @@ from benchmarks.runner import Figures, Request, Result
 from headscope.config.parse import Positive
 from headscope.data import tokenizer
 from headscope.data.corpus import Sotu
-from headscope.data.machine import process_cores
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store, training_texts
+from headscope.machine import process_cores
 
 TOKENIZERS: dict[str, Callable[..., tokenizer.Tokenizer]] = {
     "bpe": partial(tokenizer.bpe, vocab_size=8192),

@@ -18,8 +18,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmarks.browser import chromium, explore, open_tab, painted, tensorboard
-from headscope.show.viewer import SNAPSHOTS
-from headscope.show.viewer.history import read_header
+from headscope.analysis.headers import SNAPSHOTS, read_header
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SIZE = 1400, 1040

@@ -22,10 +22,11 @@ from headscope.cli.bare_loop import built
 from headscope.config.parse import Positive
 from headscope.config.training import TrainConfig
 from headscope.conversion.nanogpt import read_model
-from headscope.data.machine import keep_freed_memory
 from headscope.data.store import TokenStore
+from headscope.data.validation_text import ValidationText
 from headscope.errors import UserError
-from headscope.trained.evaluation import ValidationText, evaluate
+from headscope.machine import keep_freed_memory
+from headscope.trained.evaluation import evaluate
 from headscope.training.module import LanguageModel
 
 TRAINER = ("accelerator", "precision", "compile", "max_steps")

@@ -17,9 +17,9 @@ from headscope.conversion.classes import GPT2
 from headscope.conversion.proof import converted
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.nn.precision import in_precision
 from headscope.trained.checkpoint import build_model
 from headscope.trained.generation import compile_decoding, generate_tokens
+from headscope.trained.generation.precision import in_precision
 
 OURS, THEIRS, SPEED = "headscope", "transformers", "tokens_per_second"
 Way = Callable[[int], list[int]]

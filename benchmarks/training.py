@@ -13,8 +13,8 @@ from benchmarks import runner
 from benchmarks.runner import Figures, Measured, Request, Result, seconds_of
 from headscope.cli.bare_loop import BareLoop
 from headscope.config.parse import Positive
-from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError
+from headscope.machine import keep_freed_memory
 from headscope.nn import GPT
 from headscope.training.module import LanguageModel
 

@@ -11,13 +11,12 @@ import torch
 from benchmarks import runner
 from benchmarks.browser import chromium, open_tab, painted, tensorboard
 from benchmarks.runner import Figures, Request, Result
-from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
+from headscope.analysis.snapshot import Snapshot
 from headscope.config.parse import Positive
 from headscope.data.tokenizer import byte
 from headscope.nn import GPT
-from headscope.show.tensorboard.snapshot_events import event_file
-from headscope.show.viewer.snapshot import Snapshot
+from headscope.training.snapshot_events import event_file
 
 OPEN, NEXT_STEP = "headscope: open the tab", "headscope: next step"
 
@@ -88,7 +87,8 @@ def write_run(folder: Path, layers: int, heads: int, length: int, steps: int) ->
     for layer in model.attentions:
         layer.projections()[0].mul_(20)
     tokens = torch.randint(text.vocab_size, (length,))
-    found = Reading(model, tokens, text).snapshot(measure_heads(model, tokens[None]))
+    reading = Reading(model, tokens, text)
+    found = reading.snapshot(reading.record())
     snapshots = {
         step: Snapshot({**found.header, "step": step}, found.parts).blobs() for step in range(steps)
     }

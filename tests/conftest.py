@@ -6,6 +6,7 @@ import runpy
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ settings.load_profile("untimed")
 # The models here are too small for two threads to help, and on a busy machine they wait for each
 # other. The scripts that tests start as processes of their own follow.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HEADSCOPE_CACHE"] = tempfile.mkdtemp(prefix="headscope_cache_")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # Tests send signals, which a job in the background of a shell, or one with nohup, ignores.

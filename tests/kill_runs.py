@@ -44,7 +44,6 @@ from tensorboard.util.tensor_util import make_ndarray
 
 import headscope.trained.checkpoint.file
 import headscope.training.run  # imports all that a session needs
-from headscope.show.viewer import HEADS
 from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.module import LanguageModel
 from headscope.training.run import flat
@@ -70,7 +69,7 @@ BOUNDARIES = {
     "before the first step": (LanguageModel, "on_train_start"),
     "early stop": (AttentionLog, "on_train_end"),
     "final validation": (LightningTrainer, "validate"),
-    "measuring": (headscope.training.run, "measure_checkpoints"),
+    "measuring": (headscope.training.run, "record_heads"),
     "summary": (headscope.training.run, "write_summary"),
 }
 """What a run calls when one part of it ends and the next begins."""
@@ -230,13 +229,11 @@ def slow_loader(folder: Path) -> dict[str, Any]:
     # Each session of a run logs the layout of the tab Custom Scalars; TensorBoard shows one.
     plugins = dict.fromkeys(("scalars", "images", "text", "hparams"), 0) | {"custom_scalars": 1}
     log = EventAccumulator(f"{folder}/tensorboard", sizes, plugins).Reload()
-    shown = {
+    return {
         tag: [(event.step, make_ndarray(event.tensor_proto).tolist()) for event in log.Tensors(tag)]
         for tag in log.Tags()["tensors"]
         if not tag.startswith("_hparams_")  # holds times
     }
-    # A run that was killed at its very end has its table of heads twice. The tab reads the last.
-    return shown | {HEADS: shown.get(HEADS, [])[-1:]}
 
 
 def fast_loader(root: Path) -> dict[str, dict[str, Any]]:

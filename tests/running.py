@@ -9,7 +9,9 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from headscope.show.viewer.history import read_header
+from headscope.analysis.headers import read_header
+from headscope.analysis.record import HeadRecord
+from headscope.show.explore.models import OpenModel
 
 ROOT = Path(__file__).parents[1]
 
@@ -76,3 +78,11 @@ def until(seen: Callable[[], Any], what: str, seconds: float = 60) -> Any:
             return value
         time.sleep(0.1)
     raise AssertionError(f"{what} did not come within {seconds} s")
+
+
+def measured(opened: OpenModel) -> HeadRecord:
+    """The record of a model that explore has opened, when its heads are measured."""
+    while opened.measuring:
+        assert "problem" not in opened.measuring
+        time.sleep(0.02)
+    return opened.record

@@ -3,21 +3,23 @@
 import csv
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from running import SMALL, events
+from lightning.pytorch import Callback
+from running import SMALL, measured, snapshot_headers
 from viewer_data import Elements
 
 import headscope
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import description
+from headscope.analysis.reading import Reading
 from headscope.show.explore.models import Models
-from headscope.show.viewer.history import read_measured
-from headscope.trained import heads_file
-from headscope.trained.heads_file import FILE
+from headscope.trained import records
+from headscope.trained.records import FILE, SPEECHES
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
@@ -34,11 +36,11 @@ def run(speeches: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_explore(checkpoint) -> list[str]:
-    return labels(Models(str(checkpoint), None, "cpu").get("this").statistics)
+    return labels(measured(Models(str(checkpoint), None, "cpu").get("this")))
 
 
-def labels(statistics) -> list[str]:
-    return [head_type.label for head_type in statistics.types]
+def labels(record) -> list[str]:
+    return [head_type.label for head_type in record.types]
 
 
 def in_report(script, checkpoint, *words) -> list[str]:
@@ -58,37 +60,32 @@ def in_page(loaded) -> list[str]:
 
 
 def in_tab(run) -> dict[int, list[str]]:
-    """The names that the tab shows at the steps that were measured when the run ended. Beside the
-    metrics that were measured then, it shows their uniform values."""
-    last = events(run).Tensors("heads")[-1]
-    files = [headscope.load(file) for file in run.glob("checkpoints/*.safetensors")]
-    layers, heads = len(files[0].model.attentions), files[0].model.attentions[0].heads
-    shape = [{"layers": layers, "heads": heads}]
-    measured = read_measured(last.tensor_proto.string_val[0], shape)
-    for loaded in files:
-        uniform = loaded.stored_statistics().header()["uniform"]
-        assert measured[loaded.step]["uniform"] == uniform
-    return {step: of_step["names"] for step, of_step in measured.items()}
+    """The names of the snapshots in the tab, by step."""
+    return {header["step"]: header["names"] for header in snapshot_headers(run)}
 
 
-def assert_one_name(run: Path) -> None:
+def assert_one_name(run: Path, tmp_path: Path) -> None:
+    """Each checkpoint has the names of its snapshot. What is measured when a checkpoint is opened
+    after a kill is what training would have measured."""
     tab = in_tab(run)
-    files = {file: headscope.load(file) for file in run.glob("checkpoints/*.safetensors")}
-    assert {file.stem for file in files} == {"best", "last", "step_000000", "step_000003"}
-    assert len({loaded.digest for loaded in files.values()}) == len(tab)
-    for file, loaded in files.items():
-        assert in_explore(file) == in_page(loaded) == tab[loaded.step]
+    killed = Path(shutil.copytree(run, tmp_path / "killed")) / "checkpoints"
+    [first, *_] = records.entries_in(killed).items()
+    records.write_entries(killed, dict([first]))
+    for file in run.glob("checkpoints/*.safetensors"):
+        known, again = headscope.load(file), headscope.load(killed / file.name)
+        assert in_explore(known.path) == in_page(known) == tab[known.step]
+        assert json.dumps(known.known_record().stored()) == json.dumps(again.record().stored())
 
 
-def test_a_run_has_one_name_per_head_by_its_own_thresholds(script, run):
-    assert_one_name(run)
+def test_a_run_has_one_name_per_head_by_its_own_thresholds(script, run, tmp_path):
+    assert_one_name(run, tmp_path)
     last = run / "checkpoints/last.safetensors"
     assert "global" in in_explore(last)
     assert in_explore(last) == in_report(script, last)
     report = json.loads(Path("report/heads.json").read_text())
-    stored = headscope.load(last).stored_statistics()
+    stored = headscope.load(last).known_record()
     assert (report["windows"], report["tokens"]) == (stored.windows, stored.tokens)
-    assert stored.windows * stored.tokens == 4096
+    assert stored.windows * stored.tokens == 1024
     assert stored.source == "the validation split"
     for name, values in stored.metrics.items():
         found = np.array([row[name] for row in report["heads"]], dtype=float)
@@ -101,56 +98,92 @@ def test_a_run_has_one_name_per_head_by_its_own_thresholds(script, run):
 def test_names_follow_the_thresholds_and_the_weights(run, tmp_path):
     last, copy = run / "checkpoints/last.safetensors", tmp_path / "copy.safetensors"
     loaded = headscope.load(last)
-    assert labels(loaded.stored_statistics(Thresholds())) != labels(loaded.stored_statistics())
+    known = loaded.known_record()
+    assert labels(known) != labels(known.renamed(loaded.model, Thresholds()))
     shutil.copy(last, copy)
-    assert headscope.load(copy).stored_statistics() is None
+    assert records.record_in(tmp_path, loaded.digest, loaded.model) is None
     heads = Path(shutil.copy(last.parent / FILE, tmp_path))
-    assert labels(headscope.load(copy).stored_statistics()) == labels(loaded.stored_statistics())
+    assert labels(headscope.load(copy).known_record()) == labels(known)
     for damaged in (b"", b"[]", b"{}", heads.read_bytes().replace(b"0.1", b"0.2"), b"\xff" * 99):
         heads.write_bytes(damaged)
-        assert headscope.load(copy).stored_statistics() is None
-        assert Models(str(copy), None, "cpu").get("this").statistics.source.endswith("wrote")
+        assert records.record_in(tmp_path, loaded.digest, loaded.model) is None
 
 
 @pytest.mark.slow
-def test_resumed_and_imported_have_the_names_of_their_measurement(script, run, speeches):
+def test_resumed_and_imported_have_the_names_of_their_measurement(
+    script, run, speeches, tmp_path, monkeypatch
+):
     resumed = Path(shutil.copytree(run, "outputs/run"))
     assert script("train", f"resume={resumed}", "trainer.max_steps=8").code == 0
     assert in_tab(resumed).keys() >= {0, 3, 8}
-    assert_one_name(resumed)
+    assert_one_name(resumed, tmp_path)
     for file in resumed.glob("checkpoints/*.safetensors"):
         assert in_explore(file) == in_report(script, file)
     assert script("convert", f"checkpoint={resumed}", "to=huggingface", "output=exported").code == 0
-    for words, source in (((), "wrote"), ((f"text={speeches}",), str(speeches))):
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
+    for words, source in (((), SPEECHES), ((f"text={speeches}",), str(speeches))):
         output = f"outputs/imported{len(words)}"
         script("convert", "source=exported", f"output={output}", *words).succeeded()
-        assert Models(output, None, "cpu").get("this").statistics.source.endswith(source)
-    measured = headscope.load(resumed / "checkpoints/best.safetensors").stored_statistics
-    imported = headscope.load(output).stored_statistics
-    assert labels(imported(Thresholds())) == labels(measured(Thresholds()))
+        assert measured(Models(output, None, "cpu").get("this")).source == source
+    both = map(headscope.load, (resumed / "checkpoints/best.safetensors", output))
+    default = [each.record().renamed(each.model, Thresholds()) for each in both]
+    assert labels(default[0]) == labels(default[1])
 
 
-def damage(entry, change):
-    name = next(iter(entry["metrics"]))
-    if change == "metric":
-        entry["metrics"][name][0][0] = 1e308
-    elif change == "uniform":
-        entry["uniform"][name] = 1e308
-    else:
-        entry[change] = {name: "\ud800"} if change == "descriptions" else "\ud800"
+class Stop(Callback):
+    def on_train_batch_end(self, trainer, *args) -> None:
+        if trainer.global_step == 5:
+            signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("change", ["metric", "uniform", "descriptions", "source"])
+def test_best_and_last_have_a_record_of_the_steps_they_saved(speeches, tmp_path, monkeypatch):
+    """Also when no planned step is one of them, and in a run that is stopped."""
+    monkeypatch.chdir(tmp_path)
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "trainer.val_every_steps=2"]
+    words += ["callbacks.attention.steps=0", "callbacks.saving.keep_steps=[]", "optimizer.lr=30"]
+    with pytest.raises(KeyboardInterrupt):
+        headscope.train([*words, "hydra.run.dir=run"], callbacks=[Stop()])
+    files = [Path(f"run/checkpoints/{name}.safetensors") for name in ("best", "last")]
+    best, last = map(headscope.load, files)
+    assert best.step < last.step == 5
+    for loaded in (best, last):
+        record = records.record_in(loaded.path.parent, loaded.digest, loaded.model)
+        assert record.step == loaded.step
+
+
+def test_a_few_tokens_give_no_names(run):
+    loaded = headscope.load(run)
+    texts = ["We the people of the United States, in Order to form", "We the"]
+    names = [{each.name for each in loaded.read(text).record().types} for text in texts]
+    alone = [Reading(loaded.model, loaded.tokens(text), loaded.tokenizer) for text in texts]
+    assert [{each.name for each in reading.record().types} for reading in alone] == [{"-"}, {"-"}]
+    assert names[0] == names[1] != {"-"}
+
+
+DAMAGED = {
+    "metric": lambda entry: entry["metrics"].update(self=[[1e308] * 4] * 2),
+    "no metric": lambda entry: entry["metrics"].pop("self"),
+    "uniform": lambda entry: entry["uniform"].update(self=1e308),
+    "descriptions": lambda entry: entry.update(descriptions={"self": "\ud800"}),
+    "many": lambda entry: entry.update(descriptions={str(number): "" for number in range(101)}),
+    "source": lambda entry: entry.update(source="\ud800"),
+    "windows": lambda entry: entry.update(windows=0),
+    "tokens": lambda entry: entry.update(tokens=2**60),
+    "thresholds": lambda entry: entry["thresholds"].update(previous="a"),
+}
+
+
+@pytest.mark.parametrize("change", DAMAGED)
 def test_heads_json_with_what_nobody_can_show_counts_as_damaged(run, tmp_path, change, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints"
-    entries = heads_file.entries_in(folder)
+    entries = records.entries_in(folder)
     for entry in entries.values():
-        damage(entry, change)
-    heads_file.write_entries(folder, entries)
+        DAMAGED[change](entry)
+    records.write_entries(folder, entries)
     loaded = headscope.load(tmp_path / "run")
-    assert loaded.stored_statistics() is None
+    assert records.record_in(folder, loaded.digest, loaded.model) is None
     assert len(in_page(loaded)) == len(in_explore(tmp_path / "run"))
 
 

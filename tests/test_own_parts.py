@@ -331,7 +331,7 @@ def test_a_tokenizer_and_a_metric_may_take_what_they_get_by_name_only(script: Sc
     Path("my_metrics.py").write_text(PYTHON[7].replace("(weights", "(*, weights"))
     words = [*MEASURED, "tokenizer=words"]
     script("train", *[word for word in words if "tokenizer.vocab" not in word]).succeeded()
-    assert "newline" in headscope.load("outputs/run").stored_statistics().metrics
+    assert "newline" in headscope.load("outputs/run").known_record().metrics
 
 
 def test_a_file_of_parts_has_a_name_of_its_own_and_imports_its_neighbours(monkeypatch):
@@ -375,12 +375,12 @@ def test_an_own_metric_is_everywhere_where_the_others_are(script: Script):
         assert (header["descriptions"], header["ends"]["newline"]) == (about, [0, 1])
     forget()
     loaded = headscope.load("outputs/run")
-    stored = loaded.stored_statistics()
-    windows = loaded.validation_windows()
+    stored = loaded.known_record()
+    windows = loaded.validation_windows(stored.windows)
     on_digit = capture(loaded.model, windows).attention * (windows == 49)[:, None, None]
     expected = on_digit.sum(-1).mean((1, 3))
     torch.testing.assert_close(stored.metrics["newline"], expected)
-    shown = Models("outputs/run", None, "cpu").get("this").statistics
+    shown = Models("outputs/run", None, "cpu").get("this").record
     assert (shown.descriptions, shown.uniform["newline"]) == (about, stored.uniform["newline"])
     words = ["analyze", "checkpoint=outputs/run", "checkpoints=[outputs/run]", "output_dir=report"]
     # The report shows what was measured. If the function is given again, it may be another one.
@@ -408,7 +408,7 @@ def test_an_own_metric_changes_neither_the_training_nor_the_other_metrics():
         words += ["~callbacks.heads", "model.dropout=0.1", f"hydra.run.dir={folder}"]
         metrics["later"] = lambda weights, tokens: weights[..., 9, 9] + tokens[9]
         headscope.train(words, callbacks=[headscope.HeadWatch(metrics=metrics)])
-        found.append(headscope.load(folder).stored_statistics())
+        found.append(headscope.load(folder).known_record())
     assert_same_weights("plain", "watched")
     assert "rude" not in found[1].ends  # its values are above 1
     assert found[1].metrics.pop("rude").min() >= 2

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headscope.analysis import snapshot as module
 from headscope.analysis.head_types import head_types
+from headscope.analysis.headers import history, read_header
 from headscope.analysis.metrics import colour_ends, head_metrics, uniform
-from headscope.show.viewer import snapshot as module
-from headscope.show.viewer.history import history, read_header
-from headscope.show.viewer.snapshot import Predictions, Snapshot, json_numbers
+from headscope.analysis.snapshot import Predictions, Snapshot, json_numbers
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

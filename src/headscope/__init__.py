@@ -1,8 +1,6 @@
 """headscope: train a small GPT and see what its attention heads do."""
 
-import os
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +8,7 @@ if TYPE_CHECKING:
     from headscope.cli.python import TrainResult as TrainResult
     from headscope.cli.python import train as train
     from headscope.conversion.export import export_huggingface as export_huggingface
+    from headscope.conversion.load import load as load
     from headscope.data.corpus import Corpus as Corpus
     from headscope.data.corpus import Document as Document
     from headscope.data.module import TokenDataModule as TokenDataModule
@@ -55,6 +54,7 @@ MODULES = {
     "show.report.roles": "align",
     "trained.history": "history",
     "conversion.export": "export_huggingface",
+    "conversion.load": "load",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",
     "training.module": "LanguageModel",
@@ -73,7 +73,7 @@ of its names is used, because importing torch and Hydra takes seconds."""
 
 NAMES = {name: module for module, names in MODULES.items() for name in names.split()}
 
-__all__ = ["load", *NAMES]
+__all__ = [*NAMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -86,38 +86,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-def load(
-    path: str | Path | None = None,
-    *,
-    step: int | None = None,
-    device: str = "cpu",
-    parts: str | Path | list[str] | None = None,
-) -> "TrainedModel":
-    """Loads a model with its tokenizer.
-
-    `path` is a checkpoint file, a run folder (its best.safetensors), or the folder of a Hugging
-    Face model, which the package transformers opens. By default, it is the newest finished run in
-    outputs/. `step` is a step that the run has kept: `load("run", step=300)` is `load("run@300")`,
-    and `steps` of the result lists them. `parts` are the Python files or modules that define the
-    model's own parts, if it has any; code that only a checkpoint names is never executed.
-
-    Raises UserError if there is no checkpoint of headscope, if parts, transformers or the device
-    are missing, or if headscope does not compute the same logits as the Hugging Face model.
-    """
-    from headscope import trained
-    from headscope.config.own_parts import load_parts
-    from headscope.conversion.folder import load_folder
-    from headscope.trained import checkpoint
-
-    load_parts(parts if parts is None or isinstance(parts, list) else str(parts))
-    given = None if path is None else os.path.expanduser(path)
-    if step is not None:
-        given = f"{given or ''}@{step}"
-    if given is None or not checkpoint.is_model_folder(Path(given)):
-        return trained.load(checkpoint.find(given), device=device)
-    chosen = checkpoint.pick_device(str(device))
-    loaded = load_folder(Path(given))
-    loaded.model.to(chosen)
-    return loaded

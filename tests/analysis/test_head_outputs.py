@@ -20,9 +20,10 @@ from headscope.analysis.ablation import (
     mean_outputs,
     other_induction,
 )
-from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads, patch_texts
+from headscope.analysis.patching import ContinuationLoss, LogitDifference, patch_heads
 from headscope.analysis.repeats import RepeatProbe
 from headscope.nn.loss import IGNORED, next_token_loss
+from headscope.show.report.patch_texts import patch_texts
 
 TEXTS = torch.randint(11, (7, 11), generator=torch.Generator().manual_seed(1))
 INPUTS, TARGETS = TEXTS[:, :-1], TEXTS[:, 1:]

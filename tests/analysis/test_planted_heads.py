@@ -12,6 +12,7 @@ from running import ROOT
 from test_chinese import MAKERS, TEXT
 
 from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.record import record_of
 from headscope.analysis.tokens import classify_vocabulary, targets_in
 from headscope.config.parts import Part
 from headscope.data.windows import spread_windows
@@ -128,7 +129,8 @@ def with_even(share, pattern, tokens):
 
 
 def labels_of(model, windows, kinds=None):
-    return [head.label for head in measure_heads(model, windows, kinds=kinds).types]
+    record = record_of(measure_heads(model, windows, kinds=kinds), model)
+    return [head.label for head in record.types]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ import torch
 from refusals import refused
 
 import headscope
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.metrics import colour_ends
+from headscope.analysis.record import HeadRecord, record_of
 from headscope.analysis.roles import align_heads, best_assignment, differences
 from headscope.nn import GPT
 
 
-def shuffled(model: HeadStatistics, order: list[int]) -> HeadStatistics:
+def shuffled(model: HeadRecord, order: list[int]) -> HeadRecord:
     """A model whose head `number` is the head `order[number]` of `model`, in any layer."""
     metrics = {
         name: metric.flatten()[order].view_as(metric) for name, metric in model.metrics.items()
@@ -23,12 +24,12 @@ def shuffled(model: HeadStatistics, order: list[int]) -> HeadStatistics:
 
 
 @pytest.fixture(scope="module")
-def measured() -> HeadStatistics:
+def measured() -> HeadRecord:
     torch.manual_seed(0)
     model = GPT(vocab_size=20, block_size=16, embed_dim=24, layers=2, heads=3).eval()
     for block in model.blocks:  # heads that differ
         torch.nn.init.normal_(block.attention.qkv.weight)
-    return measure_heads(model, torch.randint(20, (4, 16)))
+    return record_of(measure_heads(model, torch.randint(20, (4, 16))), model)
 
 
 def test_a_model_with_shuffled_heads_is_aligned_perfectly_with_itself(measured):
@@ -78,7 +79,7 @@ def test_the_assignment_has_the_smallest_sum(rows, columns):
 
 
 def test_each_metric_counts_as_a_share_of_its_colour_scale_for_texts_of_any_length(measured):
-    def at(share: float, tokens: int) -> HeadStatistics:
+    def at(share: float, tokens: int) -> HeadRecord:
         ends = {name: colour_ends(name, tokens) for name in measured.uniform}
         values = {name: low + share * (high - low) for name, (low, high) in ends.items()}
         metrics = {name: torch.full((2, 3), value) for name, value in values.items()}

@@ -19,11 +19,13 @@ from headscope.analysis import activations as module
 from headscope.analysis.head_outputs import replaced_heads
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
+from headscope.analysis.record import record_of
 from headscope.analysis.why import explanation
 from headscope.data.tokenizer import CharTokenizer
 from headscope.errors import UserError
 from headscope.nn.capture import capture
 from headscope.nn.held import held_outputs
+from headscope.trained.records import HeadRecorder
 
 TEXT = "We the p"
 
@@ -262,8 +264,11 @@ ASKED = {
     "pushes": lambda reading: reading.pushes(reading.heads[0, 1, 2], 2),
     "save_html": None,  # `snapshot` in a page
     "scores_of": lambda reading: reading.scores_of(1),
-    "snapshot": lambda reading: reading.snapshot(reading.statistics).blobs(),
-    "stored": None,
+    "record": None,  # of the weights, whatever is switched off
+    "snapshot": lambda reading: reading.snapshot(
+        record_of(reading.statistics, reading.model)
+    ).blobs(),
+    "recorded": None,
     "terms": lambda reading: reading.terms(2),
     "why": lambda reading: reading.why("L1H0"),
     "writes": lambda reading: reading.writes("L0H0"),
@@ -312,6 +317,14 @@ def test_a_reading_always_describes_the_model_that_read_the_text(gpt2, name):
         with other:
             found = answers(reading)
         assert [key for key in expected if found[key] != expected[key]] == []
+
+
+def test_a_record_is_that_of_the_whole_model(gpt2):
+    with gpt2.ablate(["L0H1", "L1H1"]):
+        measured = gpt2.record()
+    assert str(vars(gpt2.record())) == str(vars(measured)) == str(vars(gpt2.known_record()))
+    recorder = HeadRecorder(gpt2.model, gpt2.tokenizer, *gpt2.text_to_measure())
+    assert recorder.record(gpt2.model, step=0).header() == measured.header()
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):

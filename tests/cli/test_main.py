@@ -16,7 +16,7 @@ from running import Said, Script, summary
 import headscope
 from headscope.cli.main import COMMANDS
 from headscope.files import read_summary
-from headscope.trained.heads_file import FILE
+from headscope.trained.records import FILE
 
 TRAIN = [*TINY, "data=repeats", "data.characters=3000", "trainer.max_steps=2", "~logger"]
 

@@ -19,8 +19,9 @@ from headscope.data.own_files import TextFiles
 from headscope.data.store import open_store, prepare_store
 from headscope.data.tokenizer import CharTokenizer
 from headscope.data.tokenizer_state import stored
+from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
-from headscope.trained.evaluation import evaluate, validation_text
+from headscope.trained.evaluation import evaluate
 
 TEXT = "".join(f"Sentence {number}: it's one of many.\n\n" for number in range(3_000))
 SPEECHES = [f"Speech {i % 9}: <|endoftext|> we'll été 中文🦜\n\n" * (1 + i) for i in range(12)]

@@ -19,12 +19,13 @@ import headscope
 from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches
 from headscope.data.generated import CHARACTERS, SYMBOLS
+from headscope.data.validation_text import validation_text
 from headscope.data.windows import spread_windows
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.models import Models
 from headscope.show.explore.protocol import parse_request
 from headscope.trained.ablations import measure_ablation
-from headscope.trained.evaluation import evaluate, evaluate_lengths, validation_text
+from headscope.trained.evaluation import evaluate, evaluate_lengths
 
 
 def corpus(name, **keys):
@@ -261,4 +262,4 @@ def test_reports_and_texts_count_only_answers(script, trained):
     [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
     assert "no answer fits" in row["not_possible"]
     with refused("ablation_windows=4"):
-        measure_ablation(loaded, text, "zero", windows=4, length=3)
+        measure_ablation(loaded.model, text, "zero", windows=4, length=3)

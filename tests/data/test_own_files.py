@@ -20,7 +20,7 @@ from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import byte
-from headscope.trained.evaluation import validation_text
+from headscope.data.validation_text import validation_text
 
 
 def read(path, **options):

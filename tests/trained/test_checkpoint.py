@@ -118,7 +118,7 @@ def loaded(tmp_path_factory):
 def test_the_first_tokens_of_a_reading_are_shown_like_a_reading_of_them(loaded):
     whole, alone = loaded.read("We the"), loaded.read("We ")
     assert whole.loss(3) == pytest.approx(alone.loss())
-    found = [each.snapshot(whole.statistics, 3) for each in (whole, alone)]
+    found = [each.snapshot(whole.record(), 3) for each in (whole, alone)]
     assert found[0].header["labels"] == found[1].header["labels"] == alone.labels
     assert [each.header["text_tokens"] for each in found] == [6, 3]
     ours, theirs = (decoded(each.header, each.parts) for each in found)

@@ -16,8 +16,9 @@ from headscope import trained
 from headscope.cli.conf import CONF, choices_of
 from headscope.data.corpus import TinyShakespeare
 from headscope.data.own_files import TextFiles
+from headscope.data.validation_text import validation_text
 from headscope.nn.loss import next_token_loss
-from headscope.trained.evaluation import evaluate, evaluate_lengths, validation_text
+from headscope.trained.evaluation import evaluate, evaluate_lengths
 
 
 def saved(path, *overrides):

@@ -12,10 +12,16 @@ from torch import Tensor
 
 import headscope
 from headscope.nn import GPT, Alibi, Cache, Rotary
-from headscope.nn.precision import LARGE, Int8Linear, RowLinear, faster_precision, in_precision
 from headscope.seeds import mixed_seed
 from headscope.trained.generation import DecodeStep, compile_decoding, compiled, generate_text
 from headscope.trained.generation.compiled import OneToken, export, inputs
+from headscope.trained.generation.precision import (
+    LARGE,
+    Int8Linear,
+    RowLinear,
+    faster_precision,
+    in_precision,
+)
 
 PROMPT = "My fellow"
 

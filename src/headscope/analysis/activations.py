@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.analysis.direct_effects import fold_into, norm_scale
+from headscope.analysis.direct_effects import fold_into, norm_scale, push_directions
 from headscope.analysis.head_outputs import output_bias, output_matrices
+from headscope.analysis.snapshot import LISTED, Floats, Predictions, json_numbers
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, whole_number
-from headscope.nn import GPT
+from headscope.nn import GPT, Position
 from headscope.nn.capture import ForwardPass, capture, copy_with_hooks
 from headscope.nn.held import held_heads
 from headscope.nn.loss import IGNORED, Answers, check_finite, counted_targets, next_token_loss
 from headscope.nn.precision import multiplies_bf16_fast, upcast_to_float32
-from headscope.show.viewer.snapshot import LISTED, Floats, Predictions, json_numbers
 
 ROWS = 256
 """Number of rows whose logits are computed at once. They stay in the processor's cache."""
@@ -195,6 +195,46 @@ class Activations:
             problem = f"{name}={position}: the text has {length} tokens"
             raise UserError(f"{problem}; the last one is -1")
         return position % length
+
+    @torch.no_grad()
+    def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
+        """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
+        one position: `embedding`, `n-grams` and `positions` if they are added to it, the heads
+        L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, and `L0
+        feed-forward` if there are feed-forward networks."""
+        model, tokens = self.model, self.tokens[None]
+        terms = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
+        x = terms["embedding"]
+        if model.ngrams > 1:
+            with_ngrams = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0]
+            x, terms["n-grams"] = with_ngrams, with_ngrams - x
+        if type(model.position).forward is not Position.forward:
+            terms["positions"] = model.position(x[None])[0] - x
+        terms = {name: term[positions] for name, term in terms.items()}
+        heads = self.heads_at(positions)
+        for earlier, block in enumerate(model.blocks[:layer]):
+            for head, output in enumerate(heads[earlier]):
+                terms[f"L{earlier}H{head}"] = output
+            if block.attention.out_bias and block.attention.has_out_proj:
+                terms[f"L{earlier} attention bias"] = self.rest[earlier, positions]
+            if block.feed_forward is not None:
+                terms[f"L{earlier} feed-forward"] = self.feed_forward[earlier, positions]
+        return terms
+
+    def pushes(self, written: Tensor, position: int) -> Tensor:
+        """What the vector `written` (C,) in the residual stream at a position adds directly to the
+        logit of each token of the tokenizer (V,), minus its mean over the vocabulary."""
+        every = torch.arange(self.model.vocab_size, device=self.model.device)
+        scale = norm_scale(self.model.norm, self.residual[-1, position])
+        return (push_directions(self.model, every) @ (written * scale))[: self.tokenizer.vocab_size]
+
+    def most_pushed(self, pushes: Tensor, count: int, sign: int = 1) -> list[tuple[str, float]]:
+        """The `count` tokens with a text that have the largest `pushes` (V,), or with `sign` -1 the
+        smallest ones, and their pushes."""
+        signed = (sign * pushes)[self.with_text[: len(pushes)]]
+        most, places = signed.topk(min(whole_number(count, "count", 0), len(signed)))
+        labels = map(self.tokenizer.label, self.with_text.nonzero()[places, 0].tolist())
+        return [*zip(labels, (sign * most).tolist(), strict=True)]
 
     def _most_likely(self, position: int) -> int:
         with torch.no_grad():

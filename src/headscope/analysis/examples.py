@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.head_outputs import moved_values, output_matrices
-from headscope.analysis.head_statistics import MAX_WEIGHTS_PER_HEAD, visible_in
+from headscope.analysis.head_statistics import visible_in, windows_at_once
 from headscope.analysis.rows import Rows
+from headscope.analysis.snapshot import shortened
 from headscope.data.labels import visible
 from headscope.data.tokenizer import Tokenizer
 from headscope.nn import GPT
 from headscope.nn.capture import capture
-from headscope.show.viewer.snapshot import shortened
 
 STRONGEST = 3
 DECILES = 10
@@ -83,7 +83,7 @@ def find_examples(model: GPT, windows: Tensor, tokenizer: Tokenizer) -> list[lis
     seen = seen if mask is None else mask[:, 0].sum(dim=-1).cpu()
     most = int(seen.max())
     counted = seen > min(MAX_UNCOUNTED, math.ceil(most / 4), most - 1)
-    batches = windows.split(max(1, MAX_WEIGHTS_PER_HEAD // windows.size(1) ** 2))
+    batches = windows.split(windows_at_once(model, windows.size(1)))
     edges = torch.cat([strongest_edges(model, batch) for batch in batches], dim=4)
     every = [tokenizer.labels(tokens) for tokens in windows.tolist()]
     labels = [[shortened(visible(label)) for label in window] for window in every]

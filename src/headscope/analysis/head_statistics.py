@@ -1,12 +1,10 @@
-"""Measures all heads of a model: their metrics, their names and their similarity.
+"""Measures all heads of a model on some texts: their metrics and their similarity.
 
 Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,18 +13,15 @@ from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity
 from headscope.analysis.head_outputs import Track
-from headscope.analysis.head_types import NONE, HeadType, Thresholds, head_types
 from headscope.analysis.metrics import METRICS, best_offset, colour_ends, offset_sums, uniform
 from headscope.analysis.own_metrics import HeadMetric, description, own_metrics, own_sums
 from headscope.analysis.repeats import TEXTS, RepeatProbe, can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
-from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention
+from headscope.nn import GPT
 from headscope.nn.capture import capture
-from headscope.nn.held import held_heads
-from headscope.show.viewer.snapshot import json_numbers
 
-MAX_WEIGHTS_PER_HEAD = 2**22
-"""Maximum number of attention weights per head in a batch of windows, to limit its memory."""
+MAX_WEIGHTS = 2**25
+"""Maximum number of attention weights in a batch of windows, to limit its memory."""
 OFFSETS = "offset_sums"
 MIN_QUERIES = 8
 """A metric that depends on the tokens, such as `punctuation`, gives names only if at least this
@@ -39,9 +34,7 @@ class HeadStatistics:
 
     - `metrics`: the metrics by name, each a tensor (L, H).
     - `uniform`: the value of each metric of attention weights for uniform attention.
-    - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
-    - `similarity` (L H, L H): the cosine similarity of each pair of heads. Empty if the statistics
-      come from a file, which does not contain it.
+    - `similarity` (L H, L H): the cosine similarity of each pair of heads.
     - `windows`, `tokens`: the number N and the length T of the windows; `source`: their origin.
     - `unjudged`: metrics that give no name, because too few queries see such a token.
     - `descriptions`: what the metrics of the user mean, by name.
@@ -49,7 +42,6 @@ class HeadStatistics:
 
     metrics: dict[str, Tensor]
     uniform: dict[str, float]
-    types: list[HeadType]
     similarity: Tensor
     windows: int
     tokens: int
@@ -59,7 +51,8 @@ class HeadStatistics:
 
     def __repr__(self) -> str:
         texts = f"{self.windows} x {self.tokens} tokens of {self.source}"
-        return f"<HeadStatistics: {len(self.metrics)} metrics of {len(self.heads)} heads, {texts}>"
+        sizes = f"{len(self.metrics)} metrics of {len(self.heads)} heads"
+        return f"<{type(self).__name__}: {sizes}, {texts}>"
 
     @property
     def heads(self) -> list[str]:
@@ -76,25 +69,6 @@ class HeadStatistics:
         limited = [name for name in self.metrics if name not in ("direct_effect", *free)]
         return {name: colour_ends(name, self.tokens) for name in limited}
 
-    def header(self, more_metrics: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
-        """The entries of a snapshot's header with the names and metrics of all heads.
-        `more_metrics` (L, H) are metrics that these statistics lack."""
-        metrics = {**(more_metrics or {}), **self.metrics}
-        return {
-            "measured_tokens": self.windows * self.tokens,
-            "measured_on": self.source,
-            "names": [head_type.label for head_type in self.types],
-            "uncertain": [int(head_type.uncertain) for head_type in self.types],
-            "scores": json_numbers([head_type.score for head_type in self.types]),
-            "ratios": json_numbers([head_type.ratio for head_type in self.types]),
-            "metrics": {
-                name: json_numbers(values.flatten().tolist()) for name, values in metrics.items()
-            },
-            "uniform": {name: json_numbers([value])[0] for name, value in self.uniform.items()},
-            "ends": {name: json_numbers(limits) for name, limits in self.ends.items()},
-            "descriptions": self.descriptions,
-        }
-
 
 def measure_heads(
     model: GPT,
@@ -102,7 +76,6 @@ def measure_heads(
     *,
     source: str = "these texts",
     kinds: TokenKinds | None = None,
-    thresholds: Thresholds | None = None,
     repeats: RepeatProbe | None = None,
     uniform_metrics: dict[str, float] | None = None,
     own: Mapping[str, HeadMetric] | None = None,
@@ -124,8 +97,7 @@ def measure_heads(
     uniform_sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}  # of queries, for the metrics that depend on the tokens
     similarity, effects = torch.zeros(()), torch.zeros(())
-    batch_size = max(1, MAX_WEIGHTS_PER_HEAD // length**2)
-    for batch in track(windows.to(model.device).split(batch_size)):
+    for batch in track(windows.to(model.device).split(windows_at_once(model, length))):
         captured = capture(model, batch)
         weights = captured.attention  # (L, N, H, T, T)
         pushes = direct_effects(model, batch, captured.residual[-1], captured.outputs)
@@ -145,8 +117,8 @@ def measure_heads(
                 counts[name] = counts.get(name, 0) + int(count) * (totals is sums)
             for name, total in own_sums(own, maps.expand_as(weights), batch).items():
                 totals[name] = totals.get(name, 0) + total
-        heads = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
-        similarity = similarity + cosine_similarity(heads, visible).sum(dim=0).cpu()
+        maps = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
+        similarity = similarity + cosine_similarity(maps, visible).sum(dim=0).cpu()
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
 
     def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -167,7 +139,6 @@ def measure_heads(
     return HeadStatistics(
         metrics=metrics,
         uniform=uniform_metrics,
-        types=names_of(model, metrics, uniform_metrics, unjudged, thresholds),
         similarity=(similarity / len(windows)).clamp(0, 1),
         windows=len(windows),
         tokens=length,
@@ -177,35 +148,10 @@ def measure_heads(
     )
 
 
-def names_of(
-    model: GPT,
-    metrics: Mapping[str, Tensor],
-    uniform: Mapping[str, float],
-    unjudged: Sequence[str],
-    thresholds: Thresholds | None = None,
-) -> list[HeadType]:
-    """The names of heads by their metrics, without `unjudged` ones. Held heads have no name."""
-    judged = {name: metric for name, metric in metrics.items() if name not in unjudged}
-    untrained = torch.tensor([[untrained_unevenness(layer)] for layer in model.attentions])
-    types = head_types(judged, uniform, thresholds=thresholds, untrained=untrained)
-    scores = metrics["unevenness"].flatten().tolist()
-    return [
-        HeadType(NONE, score, 0.0) if held else head_type
-        for head_type, held, score in zip(types, held_heads(model), scores, strict=True)
-    ]
-
-
-def untrained_unevenness(layer: MultiHeadAttention) -> float:
-    """An upper limit for the `unevenness` of untrained heads. Initial weights have the standard
-    deviation 0.02, and inputs are normalized, so queries and keys have r = 0.02 sqrt(C), or 1 with
-    `qk_norm`. Their scores then have s = scale sqrt(D) r^2, and those of additive attention at most
-    scale |w| r, where |w| is about 1. With normal scores and many keys, unevenness is
-    erf(s / sqrt(8))."""
-    of_keys = 1.0 if layer.qk_norm else 0.02 * math.sqrt(layer.embed_dim)
-    deviation = layer.scale * math.sqrt(layer.head_dim) * of_keys**2
-    if isinstance(layer, AdditiveAttention):
-        deviation = 1.25 * layer.scale * of_keys
-    return 1.05 * math.erf(deviation / math.sqrt(8))
+def windows_at_once(model: GPT, length: int) -> int:
+    """The number of windows of `length` tokens in a batch."""
+    heads = sum(layer.heads for layer in model.attentions)
+    return max(1, MAX_WEIGHTS // (heads * length**2))
 
 
 def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.circuits import WEIGHT_METRICS
+from headscope.analysis.headers import MAX_TEXT
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError, short
-from headscope.show.viewer.history import MAX_TEXT
 
 HeadMetric = Callable[[Tensor, Tensor], Tensor]
 """Maps the attention weights (L, H, T, T) of one text and its token ids (T,), both on the model's

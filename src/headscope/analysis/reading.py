@@ -5,6 +5,7 @@ Shapes: L layers, H heads, T tokens, V vocab_size.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from html import escape
 from itertools import chain
@@ -17,18 +18,17 @@ from torch import Tensor
 from headscope.analysis.activations import Activations, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.deciders import By, Decider, without_parts
-from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale, push_directions
+from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale
 from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
-from headscope.analysis.page import page_of, shown_tokens
+from headscope.analysis.record import HeadRecord, record_of
 from headscope.analysis.repeats import BATCH_SIZE
 from headscope.analysis.rows import DataFrame, data_frame, per_head
+from headscope.analysis.snapshot import LISTED, Predictions, Snapshot, snapshot
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why, why
-from headscope.errors import UserError, whole_number
+from headscope.errors import UserError
 from headscope.files import write_atomically
-from headscope.nn import Position
-from headscope.show.viewer.snapshot import LISTED, Predictions, Snapshot, snapshot
 
 NOTEBOOK_BYTES = 2 * 2**20
 """Like `page.MAX_BYTES`, for pages in a notebook, whose file contains all that it shows."""
@@ -46,15 +46,21 @@ class Reading(Activations):
     """Everything that a text does to a model: the `Activations`, and what follows from them. As the
     last line of a notebook's cell, a reading is shown as the attention viewer."""
 
-    stored: Callable[[], HeadStatistics | None] = staticmethod(lambda: None)
-    """Returns the statistics that were measured when the run ended, or None if there are none. A
-    page shows them instead of `statistics`."""
+    recorded: Callable[[], HeadRecord] | None = None
+    """Returns the record of the heads that a `TrainedModel` has."""
+
+    def record(self) -> HeadRecord:
+        """The record of the heads, which a page shows. Without a `TrainedModel`, or without a text
+        on which its heads can be measured, that of the `statistics` of this text."""
+        if self.recorded:
+            with suppress(UserError):
+                return self.recorded()
+        return record_of(self.statistics, self.model, step=self.step)
 
     @cached_property
     def statistics(self) -> HeadStatistics:
-        """The metrics and names of all heads on this text, measured when they are first asked for.
-        The metrics of induction are measured on one batch of repeated random texts. A single
-        text is too short to name heads frequent-token or rare-token."""
+        """The metrics of all heads on this text, measured when they are first asked for. Those of
+        induction are measured on one batch of repeated random texts."""
         kinds = classify_vocabulary(self.tokenizer)
         repeats = repeat_probe(self.model, kinds, BATCH_SIZE)
         windows = self.tokens.view(-1, self.tokens.size(-1)).cpu()
@@ -90,31 +96,6 @@ class Reading(Activations):
             heads = self.model.attentions[0].heads
             found = tuple(of_sum[:, None].expand(-1, heads, -1, -1) for of_sum in found)
         return self._stacked(found)
-
-    @torch.no_grad()
-    def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
-        """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
-        one position: `embedding`, `n-grams` and `positions` if they are added to it, the heads
-        L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, and `L0
-        feed-forward` if there are feed-forward networks."""
-        model, tokens = self.model, self.tokens[None]
-        terms = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
-        x = terms["embedding"]
-        if model.ngrams > 1:
-            with_ngrams = model.ngram_embedding(x[None], tokens, model.documents(tokens))[0]
-            x, terms["n-grams"] = with_ngrams, with_ngrams - x
-        if type(model.position).forward is not Position.forward:
-            terms["positions"] = model.position(x[None])[0] - x
-        terms = {name: term[positions] for name, term in terms.items()}
-        heads = self.heads_at(positions)
-        for earlier, block in enumerate(model.blocks[:layer]):
-            for head, output in enumerate(heads[earlier]):
-                terms[f"L{earlier}H{head}"] = output
-            if block.attention.out_bias and block.attention.has_out_proj:
-                terms[f"L{earlier} attention bias"] = self.rest[earlier, positions]
-            if block.feed_forward is not None:
-                terms[f"L{earlier} feed-forward"] = self.feed_forward[earlier, positions]
-        return terms
 
     @torch.no_grad()
     def attribution(self, position: int = -1, token: str | int | None = None) -> dict[str, float]:
@@ -186,21 +167,6 @@ class Reading(Activations):
         copying = float(copying_scores(self.model)[layer, number]) if has_score else math.nan
         return HeadWrites(raised, lowered, copying)
 
-    def most_pushed(self, pushes: Tensor, count: int, sign: int = 1) -> list[tuple[str, float]]:
-        """The `count` tokens with a text that have the largest `pushes` (V,), or with `sign` -1 the
-        smallest ones, and their pushes."""
-        signed = (sign * pushes)[self.with_text[: len(pushes)]]
-        most, places = signed.topk(min(whole_number(count, "count", 0), len(signed)))
-        labels = map(self.tokenizer.label, self.with_text.nonzero()[places, 0].tolist())
-        return [*zip(labels, (sign * most).tolist(), strict=True)]
-
-    def pushes(self, written: Tensor, position: int) -> Tensor:
-        """What the vector `written` (C,) in the residual stream at a position adds directly to the
-        logit of each token of the tokenizer (V,), minus its mean over the vocabulary."""
-        every = torch.arange(self.model.vocab_size, device=self.model.device)
-        scale = norm_scale(self.model.norm, self.residual[-1, position])
-        return (push_directions(self.model, every) @ (written * scale))[: self.tokenizer.vocab_size]
-
     def predictions(
         self, targets: Mapping[int, int] | None = None, *, count: int = LISTED, **options: Any
     ) -> Predictions:
@@ -214,15 +180,15 @@ class Reading(Activations):
 
     def snapshot(
         self,
-        statistics: HeadStatistics,
+        record: HeadRecord,
         length: int | None = None,
         *,
         more_metrics: Mapping[str, Tensor] | None = None,
         switched: Sequence[str] = (),
     ) -> Snapshot:
         """The first `length` tokens for the pages, by default all of them. `more_metrics` (L, H)
-        are metrics that `statistics` lacks, and `switched` the heads that are switched off."""
-        header = self.header(length) | statistics.header(more_metrics) | {"switched": [*switched]}
+        are metrics that `record` lacks, and `switched` the heads that are switched off."""
+        header = self.header(length) | record.header(more_metrics) | {"switched": [*switched]}
         predictions = predict(self, self.targets(length))
         return snapshot(header, self.weights(length), predictions, self.tokenizer.label)
 
@@ -252,7 +218,8 @@ class Reading(Activations):
             return f"<pre>{escape(f'{self!r}: {error}')}</pre>"
 
     def _page(self, max_bytes: int | None = None) -> str:
+        from headscope.show.reading_page import page_of, shown_tokens
+
         self._check_single()
         shown = shown_tokens(self, 1, max_bytes)
-        statistics = self.stored() or self.statistics
-        return page_of(self, [self.snapshot(statistics, shown)], [self.loss(shown)])
+        return page_of(self, [self.snapshot(self.record(), shown)], [self.loss(shown)])

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from headscope.analysis.head_statistics import HeadStatistics
+from headscope.analysis.record import HeadRecord
 from headscope.analysis.rows import DataFrame
 
 DIFFERENCES = ("difference", "next_difference", "random_difference")
 
 
-def differences(one: HeadStatistics, other: HeadStatistics) -> Tensor:
+def differences(one: HeadRecord, other: HeadRecord) -> Tensor:
     """The difference (N, N) of each head of one model and each head of another, from 0 to 1: the
     root mean square difference of their metrics of attention, which are those with a value for
     uniform attention and limits of colours (`ends`), which scale each to 0 to 1."""
@@ -39,8 +39,8 @@ def best_assignment(costs: Tensor) -> dict[int, int]:
     return {~min(pair): max(pair) for pair in pairs}  # ~0, ~1, ... stand for the rows
 
 
-def align_heads(runs: Mapping[str, HeadStatistics]) -> DataFrame:
-    """The table that `headscope.align` returns, from the statistics of each run."""
+def align_heads(runs: Mapping[str, HeadRecord]) -> DataFrame:
+    """The table that `headscope.align` returns, from the record of each run."""
     from pandas import DataFrame, concat  # slow
 
     between = {run: [differences(of, other) for other in runs.values()] for run, of in runs.items()}

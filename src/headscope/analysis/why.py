@@ -12,20 +12,18 @@ to all scores of a query, so scores are shown relative to their mean over the ke
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from headscope.analysis.activations import Activations
 from headscope.analysis.circuits import is_linear
 from headscope.analysis.direct_effects import fold_into, fold_norm, norm_scale
 from headscope.analysis.head_outputs import Head, moved_values, output_matrices, parse_head
 from headscope.analysis.rows import DataFrame, Rows, data_frame
 from headscope.errors import UserError
 from headscope.nn import AdditiveAttention, Position, StackedHeads
-
-if TYPE_CHECKING:
-    from headscope.analysis.reading import Reading
 
 LISTED = 8
 """Number of pairs and of raised tokens that a page lists."""
@@ -115,7 +113,9 @@ class QueriesAndKeys:
 
 
 @torch.no_grad()
-def queries_and_keys(reading: "Reading", layer: int, head: int, visible: Tensor) -> QueriesAndKeys:
+def queries_and_keys(
+    reading: Activations, layer: int, head: int, visible: Tensor
+) -> QueriesAndKeys:
     """The queries and keys of a head, by parts, with the mask `visible` (T, T) of `seen_keys`.
     Raises UserError if its scores are not such sums or its weights not their softmax: in additive
     attention, or with some parts of the user."""
@@ -162,7 +162,7 @@ def queries_and_keys(reading: "Reading", layer: int, head: int, visible: Tensor)
     return found
 
 
-def seen_keys(reading: "Reading", layer: int, head: int) -> Tensor:
+def seen_keys(reading: Activations, layer: int, head: int) -> Tensor:
     """The mask (T, T), True where a query sees a key: earlier, in the same document, and not hidden
     by an attention of the user. These keys get a weight if all queries and keys are zero."""
     attention, length = reading.model.attentions[layer], len(reading.tokens)
@@ -175,7 +175,7 @@ def seen_keys(reading: "Reading", layer: int, head: int) -> Tensor:
 
 
 def edge_of(
-    reading: "Reading", head: Head, visible: Tensor, query: int | None, key: int | None
+    reading: Activations, head: Head, visible: Tensor, query: int | None, key: int | None
 ) -> tuple[int, int]:
     """The positions of a query, by default the last one, and of a key, by default the one with the
     largest weight. Raises UserError if there is no such position, or if the key is not visible."""
@@ -188,7 +188,7 @@ def edge_of(
     return query, key
 
 
-def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Why:
+def why(reading: Activations, head: str, query: int | None, key: int | None) -> Why:
     """See `Reading.why`."""
     layer, number = parse_head(head, reading.model)
     visible = seen_keys(reading, layer, number)
@@ -204,7 +204,7 @@ def why(reading: "Reading", head: str, query: int | None, key: int | None) -> Wh
 
 
 @torch.no_grad()
-def explanation(reading: "Reading", head: str, query: int, key: int | None) -> dict[str, Any]:
+def explanation(reading: Activations, head: str, query: int, key: int | None) -> dict[str, Any]:
     """How a head computes the weight of `query` on `key`, and why, for a page:
 
     - `scores` and `weights` (T,) of all keys, None where the query does not see them.

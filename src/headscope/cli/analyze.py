@@ -9,10 +9,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from headscope.analysis.headers import TAB
 from headscope.config.parse import Positive, Texts
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
-from headscope.show.viewer import TAB
 from headscope.terminal import note, printable, read_standard_input
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def analyze(
 
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.own_metrics import own_metrics
-    from headscope.analysis.patching import patch_texts
+    from headscope.data.validation_text import validation_text
     from headscope.show.report.console import print_report
     from headscope.show.report.inputs import ReportInput
+    from headscope.show.report.patch_texts import patch_texts
     from headscope.show.report.write import write_report
     from headscope.trained.ablations import measure_ablation
-    from headscope.trained.evaluation import validation_text
 
     named = build_part(thresholds, "thresholds")
     changed = None if named == Thresholds() else named  # otherwise, those of the run
@@ -72,7 +72,7 @@ def analyze(
         align_runs(runs, output_dir, device)
         return
     if tensorboard:  # needs the package tensorboard
-        from headscope.show.tensorboard.snapshot_events import event_file
+        from headscope.training.snapshot_events import event_file
     loaded, history = select(checkpoint, checkpoints, device)
     folder = report_folder(output_dir, loaded.path, "analysis")
     patching = None
@@ -97,12 +97,10 @@ def analyze(
         removal = partial(measure_ablation, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
-    same_windows = text is None and windows is None
-    statistics, effects = write_report(
+    record, effects = write_report(
         report,
         folder,
-        thresholds=changed or loaded.thresholds,
-        known=lambda model: model.stored_statistics(changed) if same_windows else None,
+        thresholds=changed,
         ablation=removal,
         patching=patching,
         history=history,
@@ -111,7 +109,7 @@ def analyze(
         track=progress if console.is_terminal else iter,
     )
     steps = len({stored.step for stored in (loaded, *history)})
-    print_report(report, statistics, effects, patching, steps)
+    print_report(report, record, effects, patching, steps)
     note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")

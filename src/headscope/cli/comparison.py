@@ -17,11 +17,12 @@ from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.analysis.rows import data_frame
 from headscope.cli.bare_loop import BareLoop
 from headscope.cli.sweeps import SweepRun, print_table
+from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, write_atomically
 from headscope.nn import cache_bytes_per_token
 from headscope.trained import checkpoint
-from headscope.trained.evaluation import evaluate_lengths, validation_text
+from headscope.trained.evaluation import evaluate_lengths
 from headscope.trained.generation import generate_tokens
 from headscope.training.run import device_name
 

@@ -18,13 +18,14 @@ def evaluate(
     precision: Literal["auto", "fp32", "bf16-mixed", "bf16", "int8"],
 ) -> None:
     """Prints the losses as a JSON object, or with `block_size=` as a list, one for each size."""
+    from headscope.data.validation_text import validation_text
     from headscope.trained import evaluation, load
     from headscope.trained.checkpoint import find
 
     loaded = load(find(checkpoint), device=device)
     used = evaluation.choose_precision(precision, loaded)
     corpus = build_part(data, "data") if data else loaded.corpus()
-    text = evaluation.validation_text(corpus, loaded.tokenizer)
+    text = validation_text(corpus, loaded.tokenizer)
     options: Any = {"batch_size": batch_size, "precision": used}
     losses: Any
     if block_size is None:

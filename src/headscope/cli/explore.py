@@ -1,5 +1,6 @@
 """The command explore: serves the page on which one types and watches a model."""
 
+import os
 import webbrowser
 
 from headscope.config.parse import Count, Texts
@@ -11,6 +12,7 @@ def explore(
     parts: Texts,
     checkpoint: str | None,
     other: str | None,
+    text: str | None,
     host: str,
     port: Count,
     allowed_hosts: list[str],
@@ -22,8 +24,8 @@ def explore(
     from headscope.show.explore.models import Models
     from headscope.show.explore.server import serve
 
-    note("Loading the model and measuring its heads")
-    models = Models(checkpoint, other, device, parts)
+    note("Loading the model")
+    models = Models(checkpoint, other, device, parts, text and os.path.expanduser(text))
     for model in models.opened.values():
         step, last = step_name(model.loaded.known_step), model.last or 0
         place = f"best ({step} of {last:,})" if last > model.loaded.step else step

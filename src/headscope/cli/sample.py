@@ -24,11 +24,11 @@ def sample(
     compile: bool,
 ) -> None:
     """Writes the prompt and the generated text to standard output, piece by piece."""
-    from headscope.nn.precision import faster_precision, in_precision
     from headscope.seeds import mixed_seed
     from headscope.trained import load
     from headscope.trained.checkpoint import find
     from headscope.trained.generation import check_samples, compile_decoding, generate_texts
+    from headscope.trained.generation.precision import faster_precision, in_precision
 
     loaded = load(find(checkpoint), device=device)
     check_samples(loaded.model, num_samples)

@@ -17,8 +17,8 @@ from headscope.cli.conf import is_group
 from headscope.cli.words import WRITES_NOTHING, key_of, value_of
 from headscope.config.parse import parse
 from headscope.config.training import TrainConfig
-from headscope.data.machine import core_seconds, cores_of_others
 from headscope.errors import UserError
+from headscope.machine import core_seconds, cores_of_others
 from headscope.stop import Interrupted
 from headscope.terminal import note
 from headscope.training import processes, run_folder

@@ -9,12 +9,12 @@ from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt import export_nanogpt, read_nanogpt
 from headscope.data.own_files import TextFiles
+from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
 from headscope.terminal import command
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint import read
-from headscope.trained.evaluation import validation_text
-from headscope.trained.model import measure_checkpoints
+from headscope.trained.records import HeadRecorder, add_records
 
 
 def export_safetensors(loaded: TrainedModel, output: Path) -> list[str]:
@@ -53,7 +53,8 @@ def import_model(
     write_checkpoint(output, loaded)
     model, folder = loaded.model, output / "checkpoints"
     if of_text is not None:
-        measure_checkpoints(folder, of_text.tokens, model.device, source=f"{text}")
+        recorder = HeadRecorder(model, loaded.tokenizer, of_text.tokens, f"{text}")
+        add_records(folder, [recorder.record(model, digest=loaded.digest, step=loaded.known_step)])
     return [
         f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
         f"{model.attentions[0].heads} heads, {model.block_size} tokens of context, "

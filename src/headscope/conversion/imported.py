@@ -16,6 +16,7 @@ from headscope.errors import UserError
 from headscope.files import new_folder
 from headscope.nn import GPT
 from headscope.trained import TrainedModel, checkpoint
+from headscope.trained.records import digest_of
 
 
 def write_checkpoint(output: Path, loaded: TrainedModel) -> None:
@@ -67,7 +68,8 @@ def imported(
     data = None if text is None else {"_target_": "headscope.TextFiles", "path": str(text)}
     settings = untrained() | {"name": name, "model": model, "data": data, "tokenizer": None}
     config = parse(TrainConfig, settings, composed=False)
-    return TrainedModel(path, gpt, tokenizer, config, step, "32-true", None)
+    digest = digest_of({f"model.{key}": weight for key, weight in gpt.state_dict().items()})
+    return TrainedModel(path, gpt, tokenizer, config, step, "32-true", None, digest)
 
 
 def check_block_size(block_size: int | None, longest: int) -> None:

@@ -21,8 +21,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from headscope.data.machine import machine_memory
 from headscope.errors import UserError
+from headscope.machine import machine_memory
 
 Batch = tuple[Tensor, Tensor]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headscope.data.corpus import HOLD_OUT, SPLITS, Corpus, Split
-from headscope.data.machine import process_cores
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
+from headscope.machine import process_cores
 from headscope.nn.loss import Answers
 
 BATCH = 2**20

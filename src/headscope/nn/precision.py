@@ -1,19 +1,11 @@
 """Number formats of models and tensors, and matrix sizes that are fast on GPUs."""
 
-import copy
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from headscope.errors import UserError
-
-Model = TypeVar("Model", bound=nn.Module)
+from torch import Tensor
 
 
 def upcast_to_float32(x: Tensor) -> Tensor:
@@ -51,100 +43,6 @@ def tf32(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-LARGE = 2**24
-"""The number of weights above which reading them takes most of the time to sample a token."""
-
-
-def faster_precision(model: nn.Module) -> str:
-    """Returns fp32 or bf16, whichever is faster for sampling. The result depends only on the device
-    and the model's size, so a seed always gives the same text on the same device.
-
-    A large model spends most of its time on reading its weights, which have half as many bytes in
-    bf16. A small model spends most of its time on the overhead of operations, which bf16 increases.
-    """
-    weight = next(model.parameters())
-    fast = multiplies_bf16_fast(weight.device)
-    return "bf16" if fast and sum(p.numel() for p in model.parameters()) >= LARGE else "fp32"
-
-
-class RowLinear(nn.Linear):
-    """A linear layer for bf16 on a CPU, with the weight and bias of `linear`. A single row, as in
-    sampling, is multiplied with `torch.mv`, which uses all cores. `F.linear` would use only one."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.in_features, linear.out_features, device="meta")
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.numel() != self.in_features or torch.compiler.is_compiling():
-            return super().forward(x)
-        y = torch.mv(self.weight, x.reshape(-1))
-        if self.bias is not None:
-            y = y + self.bias
-        return y.view(*x.shape[:-1], -1)
-
-
-class Int8Linear(nn.Module):
-    """A linear layer for CPUs that stores the weight (N, C) of `linear` in int8, with one scale per
-    row. PyTorch's int8 product also rounds the input to int8, with one scale per call. It uses a
-    packed copy of the weight, which the compiler cannot read. So compiled code uses `weight`
-    instead, and does not round the input."""
-
-    weight: Tensor
-    scale: Tensor
-    bias: Tensor | None
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight = linear.weight.detach().float()
-        bias = None if linear.bias is None else linear.bias.detach().float()
-        scale = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-        zeros = torch.zeros(len(scale), dtype=torch.long)
-        with warnings.catch_warnings():  # PyTorch has deprecated quantized tensors
-            warnings.simplefilter("ignore", UserWarning)
-            rounded = torch.quantize_per_channel(weight, scale, zeros, axis=0, dtype=torch.qint8)
-        packed = torch.ops.quantized.linear_prepack(rounded, bias)
-        multiply = torch.ops.quantized.linear_dynamic
-        self.multiply = partial(multiply, W_prepack=packed, reduce_range=True)
-        self.register_buffer("weight", rounded.int_repr())
-        self.register_buffer("scale", scale)
-        self.register_buffer("bias", bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling():
-            return self.multiply(x)
-        y = F.linear(x, self.weight) * self.scale
-        return y if self.bias is None else y + self.bias
-
-
-def in_precision(model: Model, precision: str) -> Model:
-    """Converts a model to `precision`. For `fp32`, returns `model` itself; for `bf16` and `int8`,
-    returns a converted copy. `int8` converts only the weights of linear layers (see `Int8Linear`).
-    Raises UserError when `precision` is unknown, or when the model's device does not support it."""
-    if precision == "fp32":
-        return model
-    if precision not in ("bf16", "int8"):
-        raise UserError(f"precision={precision} must be one of auto, fp32, bf16, int8")
-    device = next(model.parameters()).device.type
-    model = copy.deepcopy(model)
-    if precision == "bf16":
-        model = model.bfloat16()
-        return replace_linear(model, RowLinear) if device == "cpu" else model
-    if device != "cpu":
-        raise UserError(f"precision=int8 works only with device=cpu, not {device}: use bf16")
-    return replace_linear(model, Int8Linear)
-
-
-def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
-    """Replaces every linear layer of `model` in place. `make` maps the old layer to the new one.
-    A layer before which outputs are held (see `held_outputs`) stays, with its hook."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Linear and not hasattr(child, "held"):
-                setattr(parent, name, make(child))
-    return model
 
 
 def padded_linear(x: Tensor, weight: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Shapes: L layers, H heads per layer.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,11 @@ from headscope.analysis.ablation import (
 from headscope.analysis.deciders import By
 from headscope.analysis.head_outputs import Track, largest_batch
 from headscope.analysis.repeats import can_measure_repeats
+from headscope.data.validation_text import ValidationText
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError
+from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, check_finite, counted_targets
-from headscope.trained.evaluation import ValidationText
-
-if TYPE_CHECKING:
-    from headscope.trained import TrainedModel
 
 ABLATION_WINDOWS = 64
 """Number of validation windows on which heads are removed."""
@@ -62,7 +60,7 @@ class AblationResult:
 
 
 def measure_ablation(
-    loaded: "TrainedModel",
+    model: GPT,
     text: ValidationText,
     replace_by: By = "zero",
     *,
@@ -79,14 +77,14 @@ def measure_ablation(
     `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which is
     faster. Raises UserError if no token of the windows counts, or if the loss is not finite.
     """
-    length = length or loaded.model.block_size
+    length = length or model.block_size
     chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
     inputs = chosen[:, :-1]
     targets = counted_targets(inputs, chosen[:, 1:], text.answers)
     counted = targets[targets != IGNORED].numpy()
     if not len(counted):
         raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
-    model, batch = loaded.model, largest_batch(loaded.model, length)
+    batch = largest_batch(model, length)
     options: Any = {"replace_by": replace_by, "track": track}
     metrics: dict[str, Tensor] = {}
     if gradients:

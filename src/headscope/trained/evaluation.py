@@ -2,64 +2,30 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 
-from headscope.data.corpus import Corpus
-from headscope.data.encode import EncodedCorpus, answers_of
-from headscope.data.tokenizer import Tokenizer
+from headscope.data.validation_text import ValidationText
 from headscope.data.windows import ValidationWindows
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.loss import (
     IGNORED,
-    Answers,
     bits_per_byte,
     check_finite,
     counted_targets,
     next_token_loss,
 )
-from headscope.nn.precision import in_precision, supports_bf16, tf32
-
-if TYPE_CHECKING:
-    from headscope.trained import TrainedModel
-
-
-@dataclass(frozen=True)
-class ValidationText:
-    """The N tokens of a validation split.
-
-    - `byte_lengths` (V,): the number of bytes of each token in the vocabulary.
-    - `probe`: the `probe_text` of the corpus.
-    - `text_per_token_byte`: bytes of text per byte of its tokens, 1 if the tokenizer is lossless.
-    - `answers`: if it is not None, the losses count only these targets.
-    """
-
-    tokens: np.ndarray
-    byte_lengths: np.ndarray
-    probe: str | None = None
-    text_per_token_byte: float = 1.0
-    answers: Answers | None = None
-
-
-def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
-    """The validation split of `corpus`, encoded by `tokenizer`."""
-    encoded = EncodedCorpus(corpus, tokenizer, ("validation",))
-    arrays = [array for split, array in encoded.token_arrays() if split == "validation"]
-    ratio = encoded.counts["validation"].text_per_token_byte
-    answers = answers_of(corpus, tokenizer)
-    tokens, lengths = np.concatenate(arrays), tokenizer.byte_lengths()
-    return ValidationText(tokens, lengths, corpus.probe_text, ratio, answers)
-
+from headscope.nn.precision import supports_bf16, tf32
+from headscope.trained.generation.precision import in_precision
+from headscope.trained.model import TrainedModel
 
 OF_RUN = {"32-true": "fp32", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16"}
 """Maps each precision of a training run to the corresponding precision of the evaluation."""
 
 
-def choose_precision(precision: str, loaded: "TrainedModel") -> str:
+def choose_precision(precision: str, loaded: TrainedModel) -> str:
     """Replaces `auto` by the precision in which the run computed its own validation loss, or by
     fp32 if the device does not support bfloat16."""
     if precision != "auto":
@@ -113,7 +79,7 @@ def evaluate(
 
 
 def evaluate_lengths(
-    loaded: "TrainedModel", text: ValidationText, *, block_sizes: Sequence[int], **options: Any
+    loaded: TrainedModel, text: ValidationText, *, block_sizes: Sequence[int], **options: Any
 ) -> list[dict[str, Any]]:
     """Runs `evaluate` with the same `options` for each context length in `block_sizes`, which may
     be larger than in training. If the position encoding does not support this, or if no window

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from headscope.analysis.rows import DataFrame, Rows, data_frame, per_head
+from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.checkpoint import find, steps_of
-from headscope.trained.evaluation import validation_text
-from headscope.trained.model import Metrics, load
+from headscope.trained.load import load
+from headscope.trained.model import Metrics
 
 Runs = str | Path | Iterable[str | Path]
 COLUMNS = ("run", "seed", "step", "layer", "head", "metric", "value")
@@ -26,8 +27,7 @@ def history(
     - With `ablation`, also the metrics of `TrainedModel.ablations`, such as `loss_change`: since
       when is a head necessary? This takes seconds per step.
     - `metrics` are your own metrics by name, functions of attention weights and tokens (see
-      `headscope.analysis.own_metrics.HeadMetric`). All metrics are measured again then. Without
-      `metrics`, those of training are only at the steps that were measured when the run ended.
+      `headscope.analysis.own_metrics.HeadMetric`). All metrics are measured again then.
     - For the whole model, what the run logged for TensorBoard, such as `train/loss` and `val/loss`.
       Here, layer and head are NA.
 
@@ -40,12 +40,12 @@ def history(
             raise UserError(f"runs: {run} is not the folder of a run")
         for file in [*steps_of(folder).values()] or [find(str(run), key="runs")]:
             loaded = load(file, device=device)
-            if text is None and (ablation or metrics or not loaded.stored_statistics()):
+            if text is None and (ablation or metrics):
                 text = validation_text(loaded.corpus(), loaded.tokenizer)
-            found = loaded.statistics(text, metrics=metrics).metrics
+            found = loaded.record(text, metrics=metrics).metrics
             if ablation:
                 assert text is not None
-                found = found | measure_ablation(loaded, text).metrics
+                found = found | measure_ablation(loaded.model, text).metrics
             seed = loaded.config.seed
             table = per_head(found).melt(["layer", "head"], var_name="metric")
             rows += table.assign(run=str(run), seed=seed, step=loaded.step).to_dict("records")

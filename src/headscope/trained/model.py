@@ -3,13 +3,11 @@
 Shapes: T tokens, V vocab_size. For several texts of equal length, tensors have a first axis B.
 """
 
-import json
-import time
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,40 +15,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import headscope
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.deciders import By
 from headscope.analysis.examples import example_rows, find_examples
-from headscope.analysis.head_outputs import MAX_BATCH, parse_head
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads, visible_in
-from headscope.analysis.head_types import Thresholds
+from headscope.analysis.head_outputs import MAX_BATCH, Track, parse_head
+from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
+from headscope.analysis.record import HeadRecord
 from headscope.analysis.repeats import BATCH_SIZE, RepeatProbe, score
 from headscope.analysis.rows import DataFrame, data_frame, per_head
-from headscope.analysis.tokens import classify_vocabulary
 from headscope.analysis.why import Why
 from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
-from headscope.data.corpus import Corpus
+from headscope.data.corpus import Corpus, Sotu
 from headscope.data.tokenizer import Tokenizer
-from headscope.data.tokenizer_state import tokenizer_from_state
+from headscope.data.validation_text import ValidationText, validation_text
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.terminal import note, step_name
-from headscope.trained import heads_file
 from headscope.trained.ablations import ABLATION_WINDOWS, measure_ablation
-from headscope.trained.checkpoint import pick_device, read, sources, steps_of
-from headscope.trained.checkpoint.loading import build_from_weights, own_tokenizer
-from headscope.trained.evaluation import ValidationText, validation_text
+from headscope.trained.checkpoint import sources, steps_of
+from headscope.trained.checkpoint.loading import build_from_weights
 from headscope.trained.generation import generate_text, generate_tokens
-
-MEASURING_SECONDS = 2.5
-"""After this time, no further checkpoint of a run is measured, except on demand."""
+from headscope.trained.records import (
+    SPEECHES,
+    VALIDATION,
+    HeadRecorder,
+    add_records,
+    cache_folder,
+    record_in,
+    thresholds_in,
+)
 
 Text = str | Sequence[int]
 """A text, or token ids."""
@@ -66,7 +66,7 @@ class TrainedModel:
     `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
     the training step at which the file `path` was saved, and `precision` that of training, one of
     `PRECISIONS`. `answers` is what its losses count, if not all tokens. `digest` is a checksum of
-    the weights in a checkpoint file. `texts` are texts to begin with (see `Corpus.examples`).
+    the weights. `texts` are texts to begin with (see `Corpus.examples`).
 
     Except `generate`, methods use the first `block_size` tokens of a text, with a warning.
     """
@@ -78,7 +78,7 @@ class TrainedModel:
     step: int
     precision: str
     answers: Answers | None
-    digest: str = ""
+    digest: str
     texts: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -168,14 +168,53 @@ class TrainedModel:
             name=self.config.name,
             gradients=gradients,
         )
-        reading.stored = self.stored_statistics
+        reading.recorded = self.record
         return reading
 
-    def stored_statistics(self, thresholds: Thresholds | None = None) -> HeadStatistics | None:
-        """The metrics of the heads that were measured when the run ended, with the names that
-        `thresholds` give, by default those of the run. None if these weights were not measured."""
-        entry = heads_file.entries_in(self.path.parent).get(self.digest)
-        return heads_file.statistics_of(entry, self.model, thresholds)
+    def known_record(self) -> HeadRecord | None:
+        """The record of the heads of this model: that of its run, or one in the cache folder. None
+        if it was never measured."""
+        folders = (self.path.parent, cache_folder(self.digest))
+        found = (record_in(folder, self.digest, self.model) for folder in folders)
+        return next(filter(None, found), None)
+
+    @torch.no_grad()
+    def record(
+        self,
+        text: ValidationText | None = None,
+        *,
+        source: str = "",
+        metrics: Metrics | None = None,
+        track: Track = iter,
+    ) -> HeadRecord:
+        """The metrics and names of all heads, as everything shows them (see `HeadRecord`): those
+        that training measured. Without them, or with own `metrics` (see `HeadMetric`), they are
+        measured now, on the validation split of the run, `text`, or if it is not on this machine,
+        on the speeches that headscope comes with. If `source` is given, heads are measured on
+        `text`, which it describes. A record without own metrics is kept in the cache folder."""
+        place = self.digest
+        if source and text:
+            place += f"-{zlib.crc32(text.tokens.tobytes()):08x}"
+        folder = cache_folder(place)
+        known = record_in(folder, self.digest, self.model) if source else self.known_record()
+        if known and not metrics:
+            return known
+        tokens, used = (text.tokens, source or VALIDATION) if text else self.text_to_measure()
+        thresholds = thresholds_in(self.path.parent)
+        options: Any = {"thresholds": thresholds, "own": metrics}
+        recorder = HeadRecorder(self.model, self.tokenizer, tokens, used, **options)
+        whole = self.rebuilt()  # without what is switched off now
+        record = recorder.record(whole, digest=self.digest, step=self.known_step, track=track)
+        if not metrics:
+            with suppress(UserError, OSError):  # the folder cannot be written
+                add_records(folder, [record])
+        return replace(record, similarity=torch.zeros(0, 0))  # as one from a file
+
+    def text_to_measure(self) -> tuple[np.ndarray, str]:
+        """The tokens of the validation split, or of the speeches, and what they are."""
+        with suppress(UserError):
+            return self._validation().tokens, VALIDATION
+        return validation_text(Sotu(), self.tokenizer).tokens, SPEECHES
 
     def generate(
         self,
@@ -287,7 +326,7 @@ class TrainedModel:
             raise UserError(f"by={by!r}: choose zero or mean")
         windows = whole_number(windows, "windows", 2)  # for a standard error
         text = self._validation()
-        result = measure_ablation(self, text, by, windows=windows, gradients=gradients)
+        result = measure_ablation(self.model, text, by, windows=windows, gradients=gradients)
         return per_head(result.metrics)
 
     def validation_windows(self, windows: int | None = None) -> Tensor:
@@ -300,20 +339,6 @@ class TrainedModel:
 
     def _validation(self) -> ValidationText:
         return validation_text(self.corpus(), self.tokenizer)
-
-    @property
-    def thresholds(self) -> Thresholds:
-        """Those with which the run names its heads."""
-        return heads_file.thresholds_in(heads_file.entries_in(self.path.parent))
-
-    def statistics(
-        self, text: ValidationText | None = None, *, metrics: Metrics | None = None
-    ) -> HeadStatistics:
-        """The metrics and names of all heads, as a report shows them: those that were measured when
-        the run ended or, if there are none, or own `metrics` are given (see `HeadMetric`), measured
-        now on the validation split, `text`. Raises UserError as `corpus` does."""
-        stored = None if metrics else self.stored_statistics()
-        return stored or measure(self, (text or self._validation()).tokens, own=metrics)
 
     def why(self, head: str, text: Text, query: int | None = None, key: int | None = None) -> Why:
         """Why a head looks from one token to another: see `Reading.why`, also for errors."""
@@ -359,7 +384,9 @@ class TrainedModel:
         """Writes the new folder `folder`, which transformers opens, as convert.py to=huggingface
         does. Raises UserError if the folder exists already, or if transformers is missing. Raises
         NotEqual, and leaves no files, if transformers computes other logits or another text."""
-        headscope.export_huggingface(self, Path(folder))
+        from headscope.conversion.export import export_huggingface
+
+        export_huggingface(self, Path(folder))
 
     def corpus(self) -> Corpus:
         """The corpus that the model was trained on. Prints on standard error which files it reads.
@@ -384,88 +411,10 @@ class TrainedModel:
             kind, trained = type(self.model.position).__name__, self.model.block_size
             limit = self.model.position.limit
             raise UserError(f"{kind} was trained at block_size={trained}: {limit}")
-        sizes = Part(self.config.model, block_size=block_size)
+        return self.rebuilt(block_size=block_size)
+
+    def rebuilt(self, **changed: Any) -> GPT:
+        """A new model with the same weights, and some `changed` sizes."""
+        sizes = Part(self.config.model, **changed)
         model = build_from_weights(sizes, self.tokenizer, self.model.state_dict())
         return model.to(self.model.device).eval()
-
-
-def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedModel:
-    """Opens a checkpoint file. The model is on `device`, in evaluation mode. Raises UserError if
-    the file is missing, damaged or not a headscope checkpoint, if a weight is NaN or infinite, or
-    if this machine does not have the device."""
-    path, device = Path(path), pick_device(str(device))
-    stored = read(path)
-    weights, config = stored.weights(), stored.config
-    try:
-        tokenizer = tokenizer_from_state(stored.data["tokenizer"], own_tokenizer(stored))
-        model = build_from_weights(config.model, tokenizer, weights)
-    except UserError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{path} cannot be opened: {reason}") from error
-    return TrainedModel(
-        path=path,
-        model=model.to(device).eval(),
-        tokenizer=tokenizer,
-        config=config,
-        step=stored.step,
-        precision=stored.data["precision"],
-        answers=stored.answers,
-        digest=digest_of(stored.data["checksums"]),
-        texts=stored.data["examples"],
-    )
-
-
-def digest_of(checksums: dict[str, str]) -> str:
-    """A checksum of the weights in a checkpoint file, from those of its tensors."""
-    weights = {name: crc for name, crc in checksums.items() if name.startswith("model.")}
-    return f"{zlib.crc32(json.dumps(weights, sort_keys=True).encode()):08x}"
-
-
-def measure(
-    loaded: TrainedModel,
-    validation: np.ndarray,
-    source: str = "the validation split",
-    own: Metrics | None = None,
-) -> HeadStatistics:
-    """Measures the heads of a model on the tokens (N,) of a validation split."""
-    kinds = classify_vocabulary(loaded.tokenizer, validation)
-    windows = spread_windows(validation, length=loaded.model.block_size)
-    options: Any = {"source": source, "kinds": kinds, "thresholds": loaded.thresholds}
-    return measure_heads(loaded.model, windows, own=own, **options)
-
-
-def measure_checkpoints(
-    folder: Path,
-    validation: np.ndarray,
-    device: torch.device,
-    thresholds: Thresholds | None = None,
-    own: Metrics | None = None,
-    source: str = "the validation split",
-) -> dict[int, HeadStatistics]:
-    """Measures the heads of all checkpoints in the folder `checkpoints` of a run: best, last and
-    the kept steps, the last of these first. `validation` (N,) are the tokens to measure them on,
-    and `source` describes them. Writes heads.json, whose earlier measurements are kept without
-    `own`. Returns the statistics by step.
-    """
-    known, began = heads_file.entries_in(folder), time.monotonic()
-    entries: dict[str, Any] = {}
-    measured: dict[int, HeadStatistics] = {}
-    kept = reversed(steps_of(folder).values())
-    for file in [*(folder / f"{name}.safetensors" for name in ("best", "last")), *kept]:
-        if entries and time.monotonic() - began > MEASURING_SECONDS:
-            break
-        try:
-            loaded = load(file, device=device)
-        except UserError:  # missing, damaged, or put there by the user
-            continue
-        before = entries if own else entries | known  # the code of an own metric may have changed
-        entry = before.get(loaded.digest) or heads_file.entry_of(
-            measure(loaded, validation, source, own)
-        )
-        entry["thresholds"] = asdict(thresholds or Thresholds())
-        entries[loaded.digest] = entry
-        if statistics := heads_file.statistics_of(entry, loaded.model, thresholds):
-            measured[loaded.step] = statistics
-    if entries:
-        heads_file.write_entries(folder, entries)
-    return measured

@@ -26,8 +26,7 @@ from headscope.nn import GPT
 from headscope.nn.held import without_held
 from headscope.nn.loss import Answers
 from headscope.trained import checkpoint
-from headscope.training.callbacks.progress import say
-from headscope.training.console import track
+from headscope.training.callbacks.progress import say, track
 from headscope.training.module import LanguageModel
 from headscope.training.processes import Processes, connect
 from headscope.training.resume import check_same_text, check_training_state

@@ -1,54 +1,31 @@
 """What a training run prints: how the data is prepared, its plan and its results."""
 
 import shlex
-from collections.abc import Generator, Iterable
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from headscope.analysis.headers import TAB
 from headscope.config.own_parts import parts_words
 from headscope.config.training import TrainConfig
-from headscope.data.encode import TextBatch
-from headscope.data.machine import process_cores
 from headscope.data.module import FORWARD_SHARE
 from headscope.data.store import TokenStore
-from headscope.show.viewer import TAB
+from headscope.machine import process_cores
 from headscope.terminal import command, printable
 from headscope.trained.checkpoint import Stored
+from headscope.training.build import Run
 from headscope.training.callbacks.early_stopping import EarlyStopping
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.samples import Samples
 from headscope.training.loggers import tensorboards
 from headscope.training.run_folder import is_run, shown
 
-if TYPE_CHECKING:
-    from headscope.training.build import Run
 
-
-def track(
-    batches: Iterable[TextBatch], size: int | None, *, console: Console
-) -> Generator[TextBatch, None, None]:
-    """Yields the batches of a corpus of `size` bytes, and shows a progress bar while they are
-    encoded. If the output is not a terminal, prints one line instead."""
-    if not console.is_terminal:
-        amount = "text" if size is None else f"{size / 1e6:,.1f} MB of text"
-        console.print(f"Encoding {amount}", highlight=False)
-        yield from batches
-        return
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("Encoding", total=size)
-        for batch in batches:
-            yield batch
-            progress.advance(task, batch.size)
-
-
-def print_plan(run: "Run", changes: list[str]) -> None:
+def print_plan(run: Run, changes: list[str]) -> None:
     """Prints the run folder, the text, the model and the training plan, before the first step. If
     the run is resumed, also prints the step, and the `changes` of the configuration."""
     config, store = run.config, run.data.store
@@ -79,7 +56,7 @@ def print_plan(run: "Run", changes: list[str]) -> None:
         print_resume(run, run.resume, changes)
 
 
-def print_busy_machine(run: "Run", others: float) -> None:
+def print_busy_machine(run: Run, others: float) -> None:
     """If other programs use more than half a core, and the run trains on a CPU with more threads
     than cores are free, says so. `others` is the number of cores that they use."""
     free = process_cores() - others
@@ -106,7 +83,7 @@ def part_of_split(every: int) -> str:
     return "the whole split" if every == 1 else f"one of {every} windows of the split"
 
 
-def print_final_validation(run: "Run", whole: bool) -> None:
+def print_final_validation(run: Run, whole: bool) -> None:
     """Prints what the last validation uses, and how long it will take. `whole` is false if an
     argument of lightning.Trainer limits it."""
     if not whole:
@@ -119,7 +96,7 @@ def print_final_validation(run: "Run", whole: bool) -> None:
     run.say(f"Validating on {part_of_split(every)}: {tokens:,} tokens, about {seconds:,} s")
 
 
-def print_results(run: "Run", summary: dict[str, Any]) -> None:
+def print_results(run: Run, summary: dict[str, Any]) -> None:
     """Prints the summary, up to five lines of a sample, and the next commands to try."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
@@ -162,7 +139,7 @@ def print_results(run: "Run", summary: dict[str, Any]) -> None:
         run.say(f"  {tensorboard_command(run.folder)}")
 
 
-def print_resume(run: "Run", resume: Stored, changes: list[str]) -> None:
+def print_resume(run: Run, resume: Stored, changes: list[str]) -> None:
     """Prints where a resumed run continues, what changed, and why its figures will differ."""
     run.say(f"resuming    at step {resume.step:,} of {run.config.trainer.max_steps:,}")
     for change in changes:

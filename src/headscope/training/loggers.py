@@ -125,6 +125,6 @@ def add_image(writer: Any, tag: str, image: Image.Image, step: int, description:
 
 def add_snapshot(writer: Any, tag: str, parts: Sequence[bytes], step: int) -> None:
     """Logs the parts of a snapshot for TensorBoard's tab Attention. `tag` names the text."""
-    from headscope.show.tensorboard.snapshot_events import snapshot_summary
+    from headscope.training.snapshot_events import snapshot_summary
 
     writer._get_file_writer().add_summary(snapshot_summary(tag, parts), step)

@@ -23,6 +23,7 @@ from headscope.nn.loss import IGNORED, Answers, bits_per_byte, counted_targets
 from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
 from headscope.trained.checkpoint.file import is_finite
+from headscope.training.head_plan import HeadPlan
 from headscope.training.muon import CombinedOptimizer
 from headscope.training.objective import Objective, compile_in_place
 from headscope.training.timer import TrainingTimer
@@ -80,6 +81,7 @@ class LanguageModel(LightningModule):
         self.register_buffer("byte_lengths", byte_lengths, persistent=False)
         self.data: TokenDataModule | None = None
         self.timer = TrainingTimer()
+        self.heads = HeadPlan()
         self.timed = (0, 0.0)  # step and training seconds at the last log entry
         self.latest_loss: float | None = None
         self.running_loss = torch.zeros(())
@@ -133,6 +135,7 @@ class LanguageModel(LightningModule):
 
     def on_train_start(self) -> None:
         self.began = False
+        self.heads.begin(self.trainer.max_steps)
         self.running_loss = self.running_loss.to(self.device)
         self.timed = (self.global_step, self.timer.seconds())
         self.set_rates()

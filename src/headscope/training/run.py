@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,26 +13,17 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from headscope.config.own_parts import own_code
 from headscope.config.parts import defaults_in_conf
-from headscope.data.machine import keep_freed_memory
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
+from headscope.machine import keep_freed_memory
 from headscope.nn.precision import tf32
-from headscope.show.viewer import HEADS
-from headscope.show.viewer.snapshot import compact_json
-from headscope.trained.model import measure_checkpoints
+from headscope.stop import Interrupted
 from headscope.training.build import Run
-from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.callbacks.steps import StepCallback
 from headscope.training.console import print_final_validation
-from headscope.training.loggers import (
-    add_snapshot,
-    lost_steps,
-    report_lost_log,
-    tensorboard_writers,
-    tensorboards,
-)
+from headscope.training.loggers import lost_steps, report_lost_log, tensorboards
 from headscope.training.module import Diverged
 from headscope.training.resume import does_not_fit
 from headscope.training.run_folder import (
@@ -94,7 +86,12 @@ def _fit(run: Run) -> dict[str, Any]:
         if not isinstance(logger, TensorBoardLogger):  # it gets them with the final losses
             logger.log_hyperparams(settings)
     checkpoint = run.resume.path if run.resume else None
-    trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
+    try:
+        trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
+    except Interrupted:
+        with suppress(Exception):  # otherwise, heads are measured when a checkpoint is opened
+            record_heads(run)
+        raise
     if trainer.fast_dev_run:
         return {}
     limit = trainer.limit_val_batches  # 0: no validation
@@ -128,13 +125,7 @@ def _fit(run: Run) -> dict[str, Any]:
     }
     if device.type == "cuda":
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
-    watch = run.callback(HeadWatch)
-    if trainer.is_global_zero and watch and watch.due(watch.last):  # if it measures at all
-        folder, text = run.folder / "checkpoints", run.data.store.validation
-        measured = measure_checkpoints(folder, text, device, watch.thresholds, watch.own)
-        headers = {step: statistics.header() for step, statistics in measured.items()}
-        for writer in tensorboard_writers(trainer) if headers else []:
-            add_snapshot(writer, HEADS, [compact_json(headers).encode()], steps)
+    record_heads(run)
     final = {f"final/{name}": value for name, value in losses.items() if value is not None}
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
@@ -148,6 +139,12 @@ def _fit(run: Run) -> dict[str, Any]:
     if trainer.is_global_zero:
         write_summary(run.folder, summary)
     return summary
+
+
+def record_heads(run: Run) -> None:
+    """Measures the heads of the checkpoints that training has not measured."""
+    if run.trainer.is_global_zero and run.module.heads.measures:
+        run.module.heads.complete(run.module)
 
 
 def explained(run: Run, error: Exception) -> str | None:

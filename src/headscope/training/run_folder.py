@@ -80,8 +80,10 @@ def check_writable(folder: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Removes partial files of killed processes. Before the run's first checkpoint, also removes
-    its kept steps and event files, because they would be shown with those of the next run."""
+    its kept steps, records of heads and event files, because they would be shown with those of the
+    next run."""
     from headscope.trained.checkpoint import read, steps_of  # slow: they import torch
+    from headscope.trained.records import FILE
 
     for place in (folder, folder / "checkpoints"):
         for left in place.glob(f"{SCRATCH}*"):
@@ -92,6 +94,7 @@ def remove_leftovers(folder: Path) -> None:
     events = event_files(logs)
     for file in events:
         file.unlink()
+    (checkpoints / FILE).unlink(missing_ok=True)
     for file in steps_of(folder).values():
         with suppress(UserError):  # not a checkpoint: the user's own file
             read(file)

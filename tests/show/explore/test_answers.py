@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict
+from threading import Event
 
 import numpy as np
 import pytest
@@ -16,19 +17,23 @@ import torch.nn.functional as F
 from checkpoint_files import copy_at_step
 from conversion.models import CHOICES, saved
 from refusals import refused
+from running import measured
 from viewer_data import Elements, decoded
 
 from headscope.analysis.examples import find_examples
 from headscope.analysis.patching import LogitDifference, patch_heads
+from headscope.analysis.rows import per_head
+from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import bpe, char
+from headscope.data.validation_text import ValidationText, validation_text
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
-from headscope.show.explore.models import MAX_STEPS, Models
+from headscope.show.explore.models import MAX_STEPS, Models, OpenModel
 from headscope.show.explore.protocol import parse_request
-from headscope.show.report.tables import head_table
 from headscope.trained.ablations import measure_ablation
-from headscope.trained.evaluation import ValidationText, evaluate
+from headscope.trained.evaluation import evaluate
 from headscope.trained.generation.choose_token import choose_tokens, distribution
+from headscope.trained.records import HeadRecorder
 
 TEXT, OTHER = "We the p", "We the q"  # as long as block_size
 SWITCHES = {"zero": ["L0H0"], "mean": ["L1H0"]}
@@ -46,6 +51,7 @@ def explorers(tmp_path_factory):
             folder.mkdir()
             saved(folder, words, tokenizer)
             found[words] = Explorer(Models(str(folder.parent), None, "cpu"))
+            measured(found[words].models.get("this"))
         return found[words]
 
     return opened
@@ -124,9 +130,31 @@ def assert_equal_to_direct(answer, loaded, position):
             close(found["exact"], weights[:, rows, columns])
 
 
+def test_heads_are_measured_while_the_page_is_shown(tmp_path, monkeypatch, speeches):
+    """Without a record, heads have no names until they are measured, on the text that is given."""
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "checkpoints").mkdir()
+    loaded, waits = saved(tmp_path / "checkpoints", "model/position=alibi"), Event()
+    monkeypatch.setattr(OpenModel, "counted", lambda opened, batches: waits.wait() and batches)
+    explorer = Explorer(Models(str(tmp_path), None, "cpu", text=str(speeches)))
+    assert ask(explorer, "open", model="this")["measuring"] == {"share": 0}
+    before = ask(explorer, "read", text=TEXT)["history"]
+    assert (before["measured_tokens"], {*before["steps"][0]["names"]}) == (0, {"-"})
+    waits.set()
+    record = measured(explorer.models.get("this"))
+    after = ask(explorer, "read", text=TEXT)["history"]
+    assert ask(explorer, "open", model="this")["measuring"] is None
+    assert (after["measured_tokens"], after["measured_on"]) == (1024, speeches.name)
+    assert after["steps"][0]["names"] == [each.label for each in record.types]
+    text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer).tokens
+    expected = HeadRecorder(loaded.model, loaded.tokenizer, text).record(loaded.model, step=0)
+    assert str(record.metrics) == str(expected.metrics)
+    assert loaded.known_record() is None  # that of its own text
+
+
 def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
     """Names and metrics of heads are those of a report."""
-    loaded, statistics = loaded_of(explorer), explorer.models.get("this").statistics
+    loaded, record = loaded_of(explorer), explorer.models.get("this").record
     for position in (2, -1):
         answer = ask(explorer, "read", text=TEXT, position=position, layers=[0, 1])
         assert all(shown(answer)["weights"])
@@ -136,9 +164,8 @@ def test_a_text_is_read_as_by_the_functions_of_a_loaded_model(explorer):
         assert answer["target"]["id"] == following
         assert_equal_to_direct(answer, loaded, position)
     [step] = answer["history"]["steps"]
-    for number, row in enumerate(head_table(statistics).to_dict("records")):
-        label = statistics.types[number].label
-        assert (step["names"][number], row["type"]) == (label, statistics.types[number].name)
+    for number, row in enumerate(per_head(record.metrics).to_dict("records")):
+        assert step["names"][number] == record.types[number].label
         for name, values in step["metrics"].items():
             close(torch.nan if values[number] is None else values[number], row[name], 1e-4)
 
@@ -390,7 +417,7 @@ def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path, size):
         lambda: ask(explorer, "patch", text="abc", other="abc"),
         lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
         lambda: evaluate(loaded.model, text, batch_size=1),
-        lambda: measure_ablation(loaded, text, "zero", windows=1, length=3),
+        lambda: measure_ablation(loaded.model, text, "zero", windows=1, length=3),
         lambda: loaded.read("abc").predictions(),
     ]
     writes = [

@@ -17,10 +17,10 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from torch.utils.tensorboard import SummaryWriter
 
 import headscope.show.viewer
+from headscope.analysis.headers import MAX_STEPS
 from headscope.show.tensorboard.loader import AttentionLoader
-from headscope.show.tensorboard.snapshot_events import snapshot_summary
-from headscope.show.viewer import MAX_STEPS
 from headscope.training.loggers import add_snapshot
+from headscope.training.snapshot_events import snapshot_summary
 
 STEPS = range(0, 120, 2)
 MARKUP = "<script>alert(1)</script>"
@@ -170,7 +170,7 @@ def test_damaged_snapshots_hide_no_good_one_and_alone_are_an_error(served: Board
         line = refused(served.ask("history", run=f"only/{number}", text=TEXT), {422})
         assert f"only/{number}" in line
         if parts == with_header(format=2):
-            assert "step 0: the format is 2, and this version reads 4" in line
+            assert "step 0: the format is 2, and this version reads 5" in line
 
 
 def test_unknown_and_hostile_parameters_are_refused(served: Board) -> None:

@@ -11,7 +11,7 @@ from tab_runs import Board, board, made_up_scores, until, write_run
 from viewer_data import learned, measured, snapshot, weights_at
 from viewer_page import Keys, Page
 
-from headscope.show.viewer import TAB
+from headscope.analysis.headers import TAB
 
 STEPS = list(range(0, 120, 2))
 TAUGHT = [0, 10, 100, 1000]

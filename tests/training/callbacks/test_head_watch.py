@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from refusals import refused
 from running import SMALL, events, snapshot_headers, summary
-from small_gpt import gpt, some_tokens
+from small_gpt import gpt
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
 
@@ -24,17 +24,18 @@ import headscope
 from headscope import trained
 from headscope.analysis.diversity import diversity
 from headscope.analysis.head_images import head_image, image_tag
-from headscope.analysis.head_statistics import measure_heads, repeat_probe
-from headscope.analysis.tokens import classify_tokens, classify_vocabulary
+from headscope.analysis.record import HeadRecord
+from headscope.analysis.snapshot import compact_json, max_bytes
 from headscope.data.store import open_store
 from headscope.data.tokenizer import char
-from headscope.data.windows import first_passage, spread_windows
+from headscope.data.windows import first_passage
 from headscope.nn import GPT, Learned, MultiHeadAttention
 from headscope.nn.capture import capture
-from headscope.show.viewer.snapshot import compact_json, max_bytes
+from headscope.trained.records import HeadRecorder
 from headscope.training.callbacks.attention import AttentionLog
-from headscope.training.callbacks.heads import CHARTED, REPEATED_TEXTS, HeadWatch
+from headscope.training.callbacks.heads import CHARTED, HeadWatch
 from headscope.training.callbacks.steps import evenly_chosen, snapshot_steps, spread_steps
+from headscope.training.head_plan import HeadPlan
 
 RUN = "outputs/run"
 
@@ -43,6 +44,7 @@ def test_a_run_logs_what_its_weights_give(speeches):
     """It measures heads every 2 steps and draws images at steps 0, 2 and 5."""
     words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "model.heads=2"]
     words += ["callbacks.heads.every_steps=2", "callbacks.heads.windows=3"]
+    words += ["callbacks.saving.keep_steps=[]"]
     words += ["callbacks.attention.images=3", "callbacks.attention.steps=3"]
     headscope.train([*words, f"hydra.run.dir={RUN}"])
     log = events(RUN)
@@ -57,13 +59,8 @@ def test_a_run_logs_what_its_weights_give(speeches):
     loaded = trained.load(f"{RUN}/checkpoints/last.safetensors")
     [store] = Path("data").glob("*/")
     validation = open_store(store).validation
-    kinds = classify_vocabulary(loaded.tokenizer, validation)
-    expected = measure_heads(
-        loaded.model,
-        spread_windows(validation, windows=3, length=32),
-        kinds=kinds,
-        repeats=repeat_probe(loaded.model, kinds, REPEATED_TEXTS),
-    )
+    recorder = HeadRecorder(loaded.model, loaded.tokenizer, validation, windows=3)
+    expected = recorder.record(loaded.model, step=5)
     for name in CHARTED:
         for head, value in zip(heads, expected.metrics[name].flatten().tolist(), strict=True):
             last = log.Scalars(f"watch/{name}/{head}")[-1].value
@@ -129,11 +126,13 @@ def watch(run_bytes: int = 10**9) -> AttentionLog:
     attention.tokens, attention.text_tokens = list(range(TOKENS)), TOKENS + 3
     attention.tokenizer, attention.vocabulary = TOKENIZER, TOKENIZER.vocabulary_labels()
     attention.labels = TOKENIZER.labels(attention.tokens)
-    attention.snapshot_steps = attention.planned = PLANNED
-    attention.heads = HeadWatch()
-    attention.heads.texts = some_tokens(TOKENS)
-    attention.heads.kinds = classify_tokens([b"a"] * TOKENIZER.vocab_size)
+    attention.snapshot_steps = PLANNED
     return attention
+
+
+def record(model: GPT, step: int) -> HeadRecord:
+    text = np.arange(8 * TOKENS) % TOKENIZER.vocab_size
+    return HeadRecorder(model, TOKENIZER, text).record(model, step=step)
 
 
 def flat_and_sharp() -> tuple[GPT, GPT]:
@@ -150,17 +149,16 @@ def measured(tmp_path: Path, attention: AttentionLog, models: dict[int, GPT]) ->
     """The steps of the snapshots after `attention` has logged each model at its step."""
     with SummaryWriter(str(tmp_path / "tensorboard")) as writer:
         for step, model in models.items():
-            attention.log_attention(model, step, [writer])
+            attention.log_attention(model, record(model, step), step, [writer])
     return [header["step"] for header in snapshot_headers(tmp_path)]
 
 
 def test_a_name_is_announced_once_also_after_a_resume():
     flat, sharp = flat_and_sharp()
-    repeats = repeat_probe(sharp, None, REPEATED_TEXTS)
-    types = measure_heads(sharp, some_tokens(TOKENS), repeats=repeats).types
-    heads = watch().heads
+    types = record(sharp, 20).types
+    heads = HeadWatch()
     models = {0: flat, 20: sharp, 40: flat, 60: sharp}
-    said = [heads.new_names(heads.measure(model, step), step) for step, model in models.items()]
+    said = [heads.new_names(record(model, step), step) for step, model in models.items()]
     expected = [
         f"step 20  L{index // 4}H{index % 4} is now a {each.name} head "
         f"({each.label + ', ' if each.offset else ''}{each.score:.2f})"
@@ -171,23 +169,22 @@ def test_a_name_is_announced_once_also_after_a_resume():
     assert [line.replace(" an ", " a ") for line in said[1]] == expected
     assert said[0] == said[2] == said[3] == []
 
-    resumed = watch().heads
+    resumed = HeadWatch()
     resumed.load_state_dict(heads.state_dict())
-    assert resumed.new_names(resumed.measure(sharp, 80), 80) == []
+    assert resumed.new_names(record(sharp, 80), 80) == []
 
 
 def test_heads_are_also_measured_where_planned_steps_are_far_apart():
-    attention = AttentionLog()
-    attention.planned = {0, 50, 420, 1000}
-    for every, expected in (
-        (100, [0, 50, 200, 300, 400, 420, 600, 700, 800, 900, 1000]),
-        (0, [0, 50, 420, 1000]),
+    for shown, kept, every, expected in (
+        ({0, 50, 420}, {7}, 100, [0, 7, 50, 200, 300, 400, 420, 600, 700, 800, 900, 1000]),
+        ({0, 50, 420}, {7}, 0, [0, 7, 50, 420, 1000]),
+        ((), {7}, 400, [0, 7, 800, 1000]),
+        ((), {7}, 0, []),
     ):
-        heads = HeadWatch(every_steps=every)
-        heads.others, heads.last = [attention, heads], 1000
-        assert [step for step in range(1001) if heads.due(step)] == expected
-    never = HeadWatch(every_steps=0)
-    assert not any(map(never.due, range(1001)))
+        plan = HeadPlan()
+        plan.shown, plan.kept, plan.every = shown, kept, every
+        plan.begin(1000)
+        assert sorted(plan.steps) == expected
 
 
 def test_snapshots_are_added_when_names_change_and_leave_room_for_planned_ones(tmp_path):

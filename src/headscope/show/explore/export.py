@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from headscope.analysis.page import shown_run
 from headscope.analysis.rows import data_frame
 from headscope.analysis.why import explanation
 from headscope.show.explore.answers import Explorer, prompt_length
 from headscope.show.explore.models import OpenModel
 from headscope.show.explore.protocol import Export, Reading
 from headscope.show.explore.reader import TOP, encode, likely
+from headscope.show.reading_page import shown_run
 from headscope.show.viewer.page import attention_page
 from headscope.terminal import step_name
 
@@ -54,7 +54,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
             given = {"text": first.loaded.tokenizer.decode(request.tokens), "tokens": None}
         chosen, _, result = explorer.forward(replace(reading, **given))
         switched = [*reading.zero, *reading.mean, *reading.half]
-        shown = result.snapshot(chosen.statistics, switched=switched)
+        shown = result.snapshot(chosen.record, switched=switched)
         own = why if reading is request else []
         runs.append(shown_run(described(chosen, reading), [shown], [result.loss()], own))
     labels = runs[0]["history"]["labels"]

@@ -1,33 +1,30 @@
 """The models that the page offers: one checkpoint or two, and the kept steps of their runs."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 from zlib import crc32
 
-import torch
 from torch import Tensor
 
-import headscope
 from headscope.analysis.examples import find_examples, shown_examples
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
-from headscope.analysis.repeats import BATCH_SIZE
-from headscope.analysis.tokens import classify_vocabulary
-from headscope.errors import UserError
+from headscope.analysis.record import HeadRecord, unmeasured
+from headscope.conversion.load import load
+from headscope.data.own_files import TextFiles
+from headscope.data.validation_text import validation_text
+from headscope.errors import UserError, first_line
 from headscope.trained import TrainedModel, checkpoint
-from headscope.trained.generation import generate_tokens
 
 MAX_STEPS = 3
 """Maximum number of kept steps in memory."""
-LARGE = 2**25
-"""A model with this many parameters writes slowly."""
 
 
-@dataclass
+@dataclass(eq=False)
 class OpenModel:
     """A model that has been loaded, with everything that the page shows of it and that does not
     depend on the text. `passes` are its last forward passes (see `Reader.forward`)."""
@@ -38,25 +35,33 @@ class OpenModel:
     last: int | None = None
     """The last step of the run, if this is its best checkpoint."""
     passes: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
+    record: HeadRecord = field(init=False)
+    """The metrics and names of all heads."""
+    measuring: dict[str, Any] | None = None
+    """The `share` of the heads' metrics that has been measured, or a `problem`. None at the end."""
 
-    @cached_property
-    def statistics(self) -> HeadStatistics:
-        """The metrics and names of all heads, as they were measured when the run ended. If they
-        were not, they are measured on texts that the model writes and, for induction, on repeated
-        random texts. The training text would be better, but it may not be on this machine."""
-        if stored := self.loaded.stored_statistics():
-            return stored
-        model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        tokens, length = (512, 64) if model.parameter_count() < LARGE else (256, 16)
-        length = min(length, model.block_size)
-        texts = tokens // length
-        prompts = [[tokenizer.first_token()]] * texts
-        options: Any = {"max_new_tokens": length, "temperature": 0.8}
-        steps = generate_tokens(model, prompts, seeds=range(texts), **options)
-        written, kinds = torch.tensor(list(steps)).T, classify_vocabulary(tokenizer)
-        repeats = repeat_probe(model, kinds, BATCH_SIZE)
-        source = "texts that the model wrote"
-        return measure_heads(model, written, source=source, kinds=kinds, repeats=repeats)
+    def measure(self, text: str | None) -> None:
+        """Measures the heads, on the file `text` if it is given. Runs in a thread of its own: the
+        page is shown meanwhile, with the `measuring` of `describe`."""
+        try:
+            given: Any = {}
+            if text:
+                split = validation_text(TextFiles(path=text), self.loaded.tokenizer)
+                given = {"text": split, "source": Path(text).name}
+            self.record = self.loaded.record(**given, track=self.counted)
+            self.measuring = None
+        except Exception as error:
+            self.measuring = {"problem": f"The heads were not measured: {first_line(error)}"}
+            if not isinstance(error, UserError):
+                raise
+
+    def counted(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Counts the batches that have been measured. Other texts and the weights follow."""
+        every = list(batches)
+        for number, batch in enumerate(every):
+            self.measuring = {"share": number / (len(every) + 2)}
+            yield batch
+        self.measuring = {"share": len(every) / (len(every) + 2)}
 
     @cached_property
     def examples(self) -> list[list[dict[str, Any]]]:
@@ -98,6 +103,7 @@ class OpenModel:
             "vocabulary": crc32("\n".join(self.labels).encode()),
             "end_of_text": self.loaded.tokenizer.end_of_text,
             "texts": self.loaded.texts,
+            "measuring": self.measuring,
         }
 
 
@@ -116,11 +122,16 @@ class Models:
         other: str | None,
         device: str,
         parts: str | list[str] | None = None,
+        text: str | None = None,
     ) -> None:
         """`given` selects the model `this`, and `other` the model `other`, unless it is None: a
         Hugging Face folder, or what `headscope.trained.checkpoint.find` finds. `parts` are files of
-        own parts, which exported code names. Raises UserError if one cannot be loaded."""
-        self.device, self.parts = device, parts
+        own parts, which exported code names. `text` is a file on which heads are measured, instead
+        of what training measured. Raises UserError if one cannot be loaded."""
+        self.device, self.parts, self.text = device, parts, text
+        if text:
+            TextFiles(path=text)  # fails at once
+        self.alone = Lock()
         self.paths: dict[str, Path] = {}
         self.listed: list[dict[str, Any]] = []
         self.opened: OrderedDict[str, OpenModel] = OrderedDict()
@@ -136,7 +147,6 @@ class Models:
         self.paths[name] = path
         self.listed.append({"name": name, "title": title})
         opened = self.get(name)
-        _ = opened.statistics  # measures its heads now, so that the page opens at once
         if path.name == "best.safetensors":
             with suppress(UserError):  # there is no last.safetensors, or it is damaged
                 opened.last = checkpoint.read(path.with_name("last.safetensors")).step
@@ -151,15 +161,26 @@ class Models:
                 more = {"name": f"{name}@{step}", "title": kept_title, "step": stored}
                 self.listed.append(more)
 
+    def measure(self, opened: OpenModel) -> None:
+        """Measures the heads of a model, one model after another."""
+        with self.alone:
+            if self.opened.get(opened.name) is opened:  # it is still there
+                opened.measure(self.text)
+
     def get(self, name: str) -> OpenModel:
         """The model with this name. Raises UserError if it does not exist or cannot be loaded."""
         if name not in self.paths:
             raise UserError(f"model={name[:80]}: choose one of {', '.join(self.paths)}")
         if name not in self.opened:
             [title] = [model["title"] for model in self.listed if model["name"] == name]
-            loaded = headscope.load(self.paths[name], device=self.device)
-            self.opened[name] = OpenModel(name, title, loaded)
-            steps = [opened for opened in self.opened if "@" in opened]
+            loaded = load(self.paths[name], device=self.device)
+            opened = self.opened[name] = OpenModel(name, title, loaded)
+            known = None if self.text else loaded.known_record()
+            opened.record = known or unmeasured(loaded.model)
+            if not known:
+                opened.measuring = {"share": 0.0}
+                Thread(target=self.measure, args=[opened], daemon=True).start()
+            steps = [each for each in self.opened if "@" in each]
             if len(steps) > MAX_STEPS:
                 del self.opened[steps[0]]
         self.opened.move_to_end(name)

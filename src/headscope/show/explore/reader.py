@@ -13,8 +13,8 @@ from torch import Tensor
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.activations import predict
 from headscope.analysis.head_outputs import parse_head
-from headscope.analysis.page import shown_run
 from headscope.analysis.reading import Reading as TextReading
+from headscope.analysis.snapshot import snapshot
 from headscope.data.labels import visible
 from headscope.data.tokenizer import CharTokenizer, splits_characters
 from headscope.errors import UserError
@@ -22,7 +22,7 @@ from headscope.nn import GPT
 from headscope.nn.checks import token_ids
 from headscope.show.explore.models import Models, OpenModel
 from headscope.show.explore.protocol import VERSION, Examples, Open, Read, Reading, Sampling
-from headscope.show.viewer.snapshot import snapshot
+from headscope.show.reading_page import shown_run
 from headscope.trained import TrainedModel
 from headscope.trained.generation import check_sampling
 from headscope.trained.generation.choose_token import distribution, probabilities_of
@@ -121,7 +121,7 @@ class Reader:
         if not set(request.layers) <= set(range(len(model.blocks))):
             raise UserError(f"layers: there is no such layer; name 0 to {len(model.blocks) - 1}")
         switched = [*request.zero, *request.mean, *request.half]
-        header = {**reading.header(), **chosen.statistics.header(), "switched": switched}
+        header = {**reading.header(), **chosen.record.header(), "switched": switched}
         predictions = predict(reading, {position: target}, count=TOP, layers=request.layers)
         label_of = chosen.labels.__getitem__
         shown = snapshot(header, reading.weights(), predictions, label_of, request.layers)

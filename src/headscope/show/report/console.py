@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.head_types import NONE
-from headscope.analysis.page import shown_tokens
-from headscope.analysis.patching import PatchingResult, PatchTexts
+from headscope.analysis.patching import PatchingResult
+from headscope.analysis.record import HeadRecord
+from headscope.show.reading_page import shown_tokens
 from headscope.show.report.inputs import ReportInput
+from headscope.show.report.patch_texts import PatchTexts
 from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
@@ -18,14 +19,14 @@ LISTED = 5  # of the most important heads
 
 def print_report(
     report: ReportInput,
-    statistics: HeadStatistics,
+    record: HeadRecord,
     ablation: AblationResult | None,
     patching: tuple[PatchTexts, PatchingResult] | None,
     steps: int,
 ) -> None:
     """Print the names of the heads and the most important heads, and to standard error what they
     were measured on. `steps` is the number of training steps in the report."""
-    for name, head_type in zip(statistics.heads, statistics.types, strict=True):
+    for name, head_type in zip(record.heads, record.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
         print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
     if ablation and "loss_change" in ablation.metrics:
@@ -38,10 +39,10 @@ def print_report(
     if shown < tokens:
         limit = f"the first {shown} of {tokens} tokens"
         note(f"attention.html has {limit}: a larger page would be slow")
-    if "induction" not in statistics.metrics:
+    if "induction" not in record.metrics:
         reason = "with this vocabulary or block_size: see docs/glossary.md"
         note(f"Induction is not measurable {reason}")
-    note(f"Names and metrics are measured on {statistics.windows} x {statistics.tokens} tokens")
+    note(f"Names and metrics are measured on {record.windows} x {record.tokens} tokens")
 
 
 def print_ablation(result: AblationResult) -> None:

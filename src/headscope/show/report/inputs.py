@@ -9,11 +9,10 @@ from torch import Tensor
 
 from headscope.analysis.reading import Reading
 from headscope.analysis.tokens import TokenKinds, classify_vocabulary
+from headscope.data.validation_text import ValidationText
 from headscope.data.windows import first_passage, spread_windows
 from headscope.trained import TrainedModel
-from headscope.trained.evaluation import ValidationText
-
-VALIDATION = "the validation split"
+from headscope.trained.records import VALIDATION
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,7 @@ class ReportInput:
     - `windows` (N, T): the tokens that the metrics are averaged over.
     - `kinds`: the kinds of tokens in the vocabulary.
     - `source`: a description of the windows, which the report contains.
+    - `of_record`: whether the metrics are those of the record of the heads, instead.
     """
 
     loaded: TrainedModel
@@ -31,6 +31,7 @@ class ReportInput:
     windows: Tensor
     kinds: TokenKinds
     source: str
+    of_record: bool
 
     @classmethod
     def of_validation(
@@ -43,7 +44,7 @@ class ReportInput:
         shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
         spread = spread_windows(text.tokens, windows=windows, length=length)
         kinds = classify_vocabulary(loaded.tokenizer, text.tokens)
-        return cls(loaded, loaded.read(shown), spread, kinds, VALIDATION)
+        return cls(loaded, loaded.read(shown), spread, kinds, VALIDATION, windows is None)
 
     @classmethod
     def of_text(cls, loaded: TrainedModel, text: str) -> "ReportInput":
@@ -51,4 +52,4 @@ class ReportInput:
         tell which tokens are frequent, so no head is named frequent-token or rare-token."""
         reading = loaded.read(loaded.tokens(text)[: loaded.model.block_size])
         windows, kinds = reading.tokens[None].cpu(), classify_vocabulary(loaded.tokenizer)
-        return cls(loaded, reading, windows, kinds, "the given text")
+        return cls(loaded, reading, windows, kinds, "the given text", False)

@@ -35,7 +35,7 @@ def align(runs: Sequence[str | Path], *, device: str = "cpu") -> DataFrame:
     if len({*names}) < max(2, len(names)):
         raise UserError(f"runs={names}: name two or more different runs, such as [run_a,run_b]")
     models = {run: load(find(run, key="runs"), device=device) for run in names}
-    return align_heads({run: model.statistics() for run, model in models.items()})
+    return align_heads({run: model.record() for run, model in models.items()})
 
 
 def write_roles(table: DataFrame, folder: Path) -> list[dict[str, str]]:

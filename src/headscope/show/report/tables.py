@@ -14,67 +14,70 @@ from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
 from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
-from headscope.analysis.head_statistics import HeadStatistics, visible_in
+from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.metrics import counted_queries, visible_keys
-from headscope.analysis.patching import PatchingResult, PatchTexts
+from headscope.analysis.patching import PatchingResult
 from headscope.analysis.reading import Reading
+from headscope.analysis.record import HeadRecord
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.rows import per_cell, per_head
+from headscope.analysis.snapshot import Predictions
 from headscope.analysis.why import Why
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.show.report.inputs import VALIDATION, ReportInput
-from headscope.show.viewer.snapshot import Predictions
+from headscope.show.report.inputs import ReportInput
+from headscope.show.report.patch_texts import PatchTexts
 from headscope.trained.ablations import AblationResult
+from headscope.trained.records import VALIDATION
 
 PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
-History = Sequence[tuple[int, HeadStatistics, Mapping[str, Tensor]]]
-"""For each training step, its statistics, and the metrics of an `AblationResult`, if any."""
+History = Sequence[tuple[int, HeadRecord, Mapping[str, Tensor]]]
+"""For each training step, its record, and the metrics of an `AblationResult`, if any."""
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
 
-def tables_of(report: ReportInput, statistics: HeadStatistics, shown: int) -> dict[str, DataFrame]:
+def tables_of(report: ReportInput, record: HeadRecord, shown: int) -> dict[str, DataFrame]:
     """The tables of pairs of heads, and of the first `shown` tokens of the text, by file names."""
-    loaded, reading, names = report.loaded, report.reading, statistics.heads
+    loaded, reading, names = report.loaded, report.reading, record.heads
     mask = visible_in(loaded.model, reading.tokens[None])
     visible = visible_keys(reading.attention, None if mask is None else mask[0, 0])  # (T, T)
     maps = reading.attention.flatten(0, 1)[:, :shown, :shown]
     predicted = reading.predictions(reading.targets(shown))
     described = predicted, reading.labels[:shown], loaded.tokenizer.label
     tables = {
-        "similarity.csv": matrix_table(statistics.similarity, names),
+        "similarity.csv": matrix_table(record.similarity, names),
         "jensen_shannon.csv": matrix_table(jensen_shannon(maps, visible[:shown, :shown]), names),
         "largest_weights.csv": largest_weights(reading, visible),
         "lens.csv": lens_table(*described),
     }
     if shown > 1:
         tables["pushes.csv"] = push_table(*described)
-    if len(loaded.model.blocks) > 1 and "composition" in statistics.metrics:
+    if len(loaded.model.blocks) > 1 and "composition" in record.metrics:
         tables["composition.csv"] = composition_table(loaded.model)
     return tables
 
 
 def summary(
     report: ReportInput,
-    statistics: HeadStatistics,
+    record: HeadRecord,
     ablation: AblationResult | None,
     patching: tuple[PatchTexts, PatchingResult] | None,
 ) -> dict[str, Any]:
     """The content of heads.json without the table of heads."""
-    heads, similar = statistics.heads, pairs_by_similarity(statistics.similarity)
+    heads, similar = record.heads, pairs_by_similarity(record.similarity)
     pairs = [{"heads": [heads[a], heads[b]], "similarity": value} for a, b, value in similar]
-    texts = dict.fromkeys([*statistics.metrics, "uniqueness"], report.source)
+    texts = dict.fromkeys(record.metrics, record.source) | {"uniqueness": report.source}
     texts |= dict.fromkeys(ablation.metrics if ablation else {}, VALIDATION)
     others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
     others |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
-    uniform = statistics.uniform
+    uniform = record.uniform
     loaded, page = report.loaded, "the text of attention.html"
     content = {
         "checkpoint": str(loaded.path),
         "step": loaded.step,
-        "windows": len(report.windows),
-        "tokens": report.windows.size(1),
+        "windows": record.windows,
+        "tokens": record.tokens,
         "in_context_score": in_context_score(loaded.model, report.windows, loaded.answers),
         "text": loaded.tokenizer.decode(report.reading.tokens.tolist()),
         "measured_on": {
@@ -83,7 +86,7 @@ def summary(
             "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",
         },
-        "diversity": float(diversity(statistics.similarity)),
+        "diversity": float(diversity(record.similarity)),
         "most_alike": pairs[:PAIRS],
         "least_alike": pairs[::-1][:PAIRS],
         "metrics": [
@@ -109,24 +112,23 @@ def summary(
     return content
 
 
-def head_table(statistics: HeadStatistics, more: Mapping[str, Tensor] | None = None) -> DataFrame:
+def head_table(record: HeadRecord, more: Mapping[str, Tensor] | None = None) -> DataFrame:
     """One row per head with its name and metrics, also those in `more`, each a tensor (L, H)."""
-    unique = uniqueness(statistics.similarity).view_as(statistics.metrics["self"])
-    table = per_head(statistics.metrics | {"uniqueness": unique} | dict(more or {}))
-    table.insert(2, "type", [head_type.name for head_type in statistics.types])
+    unique = uniqueness(record.similarity).view_as(record.metrics["self"])
+    table = per_head(record.metrics | {"uniqueness": unique} | dict(more or {}))
+    table.insert(2, "type", [head_type.name for head_type in record.types])
     return table
 
 
-def with_uniform(table: DataFrame, statistics: HeadStatistics) -> DataFrame:
+def with_uniform(table: DataFrame, record: HeadRecord) -> DataFrame:
     """The table with a column `uniform_<name>` per metric: its value for uniform attention."""
-    return table.assign(**{f"uniform_{name}": one for name, one in statistics.uniform.items()})
+    return table.assign(**{f"uniform_{name}": one for name, one in record.uniform.items()})
 
 
 def history_table(history: History) -> DataFrame:
     """The table of heads for each training step in `history`."""
     tables = {
-        step: with_uniform(head_table(statistics, ablated), statistics)
-        for step, statistics, ablated in history
+        step: with_uniform(head_table(record, ablated), record) for step, record, ablated in history
     }
     return concat(tables, names=["step"]).reset_index("step")
 

@@ -16,20 +16,23 @@ from pandas import DataFrame
 from headscope.analysis import pictures
 from headscope.analysis.examples import example_rows, find_examples, shown_examples
 from headscope.analysis.head_outputs import Track
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads
+from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import HeadMetric
-from headscope.analysis.page import page_of, shown_tokens
-from headscope.analysis.patching import PatchingResult, PatchTexts
+from headscope.analysis.patching import PatchingResult
 from headscope.analysis.reading import Reading
+from headscope.analysis.record import HeadRecord, record_of
 from headscope.analysis.why import POSITION_BIAS, Why
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
+from headscope.show.reading_page import page_of, shown_tokens
 from headscope.show.report import tables
-from headscope.show.report.inputs import VALIDATION, ReportInput
+from headscope.show.report.inputs import ReportInput
+from headscope.show.report.patch_texts import PatchTexts
 from headscope.show.report.tables import History
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
+from headscope.trained.records import VALIDATION
 
 READ = 5  # pairs of parts for each head in reads.csv
 REPORT_FILE = re.compile(
@@ -46,50 +49,57 @@ def write_report(
     report: ReportInput,
     folder: Path,
     *,
-    thresholds: Thresholds,
+    thresholds: Thresholds | None = None,
     ablation: Callable[..., AblationResult] | None = None,
     patching: tuple[PatchTexts, PatchingResult] | None = None,
     history: Sequence[TrainedModel] = (),
     own: Mapping[str, HeadMetric] | None = None,
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
-    known: Callable[[TrainedModel], HeadStatistics | None] = lambda loaded: None,
-) -> tuple[HeadStatistics, AblationResult | None]:
+) -> tuple[HeadRecord, AblationResult | None]:
     """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
 
+    - `thresholds` give other names than those of the record.
     - `ablation` measures the effect of removing each head of a model.
     - `patching`: the effect of exchanging each head between two texts.
     - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
     - `own`: metrics of the user (see `measure_heads`).
-    - `known` gives the metrics of a checkpoint that were measured before, on the same windows.
     - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
-    an earlier report are replaced or removed. Returns the statistics of the heads, and the result
+    an earlier report are replaced or removed. Returns the record of the heads, and the result
     of the ablation or None. Raises UserError if a file of someone else would be overwritten.
     """
     loaded, reading = report.loaded, report.reading
     files_of(folder)  # fails before the long measurements
-    result = ablation(loaded, track=track) if ablation else None
+    result = ablation(loaded.model, track=track) if ablation else None
 
-    def measure(model: TrainedModel, **options: Any) -> HeadStatistics:
-        options |= {"source": report.source, "kinds": report.kinds, "thresholds": thresholds}
-        measured = measure_heads(model.model, report.windows, own=own, **options)
-        if before := known(model):
-            shown = measured if own else before  # the code of an own metric may have changed
-            shown = replace(shown, types=before.types, similarity=measured.similarity)
-            return replace(shown, metrics=measured.metrics | shown.metrics)
-        return measured
+    def measure(model: TrainedModel) -> HeadRecord:
+        """The record of a checkpoint, with the similarity of heads on the windows. If these are
+        not those of the record, or there are own metrics, with the metrics on the windows."""
+        options: Any = {"source": report.source, "kinds": report.kinds, "own": own}
+        measured = measure_heads(model.model, report.windows, **options)
+        same = report.of_record and not own
+        try:
+            record = model.record(track=track)
+        except UserError:  # its vocabulary cannot represent any other text that is here
+            record, same = record_of(measured, model.model), False
+        if thresholds:
+            record = record.renamed(model.model, thresholds)
+        return replace(record, **({"similarity": measured.similarity} if same else vars(measured)))
 
-    statistics = measure(loaded, track=track)
+    record = measure(loaded)
     ablated = result.metrics if result else {}
-    of_report = (loaded, statistics, ablated)
+    of_report = (loaded, record, ablated)
     by_step = {}
     for model in track(history):
         by_step[model.step] = of_report
         if model is not loaded:
-            measured = measure(model, uniform_metrics=statistics.uniform)
-            by_step[model.step] = model, measured, ablation(model).metrics if ablation else {}
+            by_step[model.step] = (
+                model,
+                measure(model),
+                ablation(model.model).metrics if ablation else {},
+            )
     over_steps = [(step, *of_step[1:]) for step, of_step in sorted(by_step.items())]
     by_step = {loaded.step: of_report} | by_step
     shown = shown_tokens(reading, len(by_step))
@@ -109,14 +119,14 @@ def write_report(
         of_page = stored.read(text)
         for row in of_page.decider_rows(token=expected):
             rows["deciders"].append({"step": step, **row})
-        reads[step] = tables.reads_of(of_page, statistics.heads)
+        reads[step] = tables.reads_of(of_page, record.heads)
         for head, why in reads[step].items():
             rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
-    heads = tables.head_table(statistics, ablated)
-    content = tables.summary(report, statistics, result, patching)
+    heads = tables.head_table(record, ablated)
+    content = tables.summary(report, record, result, patching)
     content["heads"], rows["columns"] = heads.to_dict("records"), content["metrics"]
-    written = tables.tables_of(report, statistics, shown)
-    written["heads.csv"] = tables.with_uniform(heads, statistics)
+    written = tables.tables_of(report, record, shown)
+    written["heads.csv"] = tables.with_uniform(heads, record)
     written |= {f"{name}.csv": DataFrame(listed) for name, listed in rows.items() if listed}
     if over_steps:
         written["history.csv"] = tables.history_table(over_steps)
@@ -130,9 +140,9 @@ def write_report(
         blobs = {step: snapshot.blobs() for step, snapshot in snapshots.items()}
         # TensorBoard sorts event files by the seconds in their names.
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
-    drawn = pictures_of(reading, statistics, result, patching, over_steps, reads[loaded.step])
+    drawn = pictures_of(reading, record, result, patching, over_steps, reads[loaded.step])
     write_files(folder, content, contents, track(drawn))
-    return statistics, result
+    return record, result
 
 
 def write_files(
@@ -181,7 +191,7 @@ def files_of(folder: Path) -> list[str]:
 
 def pictures_of(
     reading: Reading,
-    statistics: HeadStatistics,
+    record: HeadRecord,
     ablation: AblationResult | None,
     patching: tuple[PatchTexts, PatchingResult] | None,
     history: History,
@@ -191,10 +201,10 @@ def pictures_of(
     for layer, weights in enumerate(reading.attention):
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture
-    texts: Any = {"title": "Metrics of all heads", "marks": statistics.uniform}
-    yield "metrics", pictures.heatmaps_of(statistics.metrics, ends=statistics.ends, **texts)
+    texts: Any = {"title": "Metrics of all heads", "marks": record.uniform}
+    yield "metrics", pictures.heatmaps_of(record.metrics, ends=record.ends, **texts)
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
-    picture = pictures.similarity_matrix(statistics.similarity, statistics.heads, **texts)
+    picture = pictures.similarity_matrix(record.similarity, record.heads, **texts)
     yield "similarity", picture
     if ablation:
         yield "ablation", changes(ablation)
@@ -235,7 +245,7 @@ def scores(texts: PatchTexts, result: PatchingResult) -> Figure:
 
 
 def lines(history: History) -> Figure:
-    every = [statistics.metrics | dict(ablated) for _, statistics, ablated in history]
+    every = [record.metrics | dict(ablated) for _, record, ablated in history]
     values = {
         name: torch.stack([metrics[name] for metrics in every])
         for name in every[0]

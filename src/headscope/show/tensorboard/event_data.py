@@ -15,8 +15,8 @@ from tensorboard import plugin_util
 from tensorboard.data.provider import BlobSequenceDatum, DataProvider, RunTagFilter
 from werkzeug.exceptions import HTTPException, NotFound, UnprocessableEntity
 
+from headscope.analysis.headers import MAX_STEPS, PLUGIN
 from headscope.errors import first_line
-from headscope.show.viewer import HEADS, MAX_STEPS, PLUGIN
 
 MAX_PARTS = 512
 """Maximum number of parts of a snapshot. A damaged event file may claim any number, and TensorBoard
@@ -45,8 +45,7 @@ class EventData:
             series = self.provider.list_blob_sequences(**self.where, plugin_name=PLUGIN)
         started = {run.run_name: run.start_time or 0 for run in runs}
         newest_first = sorted(series, key=lambda run: (-started.get(run, 0), run))
-        texts = {run: sorted({*series[run]} - {HEADS}) for run in newest_first}
-        return {run: names for run, names in texts.items() if names}
+        return {run: sorted(series[run]) for run in newest_first}
 
     def snapshots(self, run: str, text: str) -> list[BlobSequenceDatum]:
         """The snapshots of a run in the order of their steps. They name their parts."""
@@ -80,12 +79,6 @@ class EventData:
         if not isinstance(part, bytes):
             raise UnprocessableEntity("this part of a snapshot does not consist of bytes")
         return part
-
-    def measured(self, run: str) -> bytes:
-        """What was measured when the run ended. It is empty if there is nothing."""
-        with suppress(HTTPException, IndexError):
-            return self.part(self.snapshots(run, HEADS)[-1].values[0].blob_key)
-        return b""
 
     def loss(self, run: str) -> dict[str, Any]:
         """The curve of the training loss of a run, or of the validation loss if the former cannot

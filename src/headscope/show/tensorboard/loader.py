@@ -8,8 +8,8 @@ from argparse import Namespace
 from tensorboard.plugins.base_plugin import TBContext, TBLoader, TBPlugin
 from tensorboard.util import tb_logging
 
+from headscope.analysis.headers import MAX_STEPS, PLUGIN
 from headscope.errors import first_line
-from headscope.show.viewer import MAX_STEPS, PLUGIN
 
 
 class AttentionLoader(TBLoader):

@@ -15,9 +15,8 @@ from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugi
 from werkzeug import Request, Response
 from werkzeug.exceptions import BadRequest, HTTPException, UnprocessableEntity
 
+from headscope.analysis.headers import PLUGIN, SHAPE, HeaderError, history, read_header
 from headscope.show.tensorboard.event_data import READ_TOGETHER, EventData
-from headscope.show.viewer import PLUGIN
-from headscope.show.viewer.history import SHAPE, HeaderError, history, read_header, read_measured
 from headscope.show.viewer.page import STATIC
 from headscope.terminal import printable
 
@@ -107,7 +106,7 @@ def _history(request: Request, data: EventData) -> Response:
     headers, parts, size = [], [], 0
     problem = "no snapshot has all its parts"
     with ThreadPoolExecutor() as pool:  # the fast loader lets every request wait
-        loss, measured = pool.submit(data.loss, run), pool.submit(data.measured, run)
+        loss = pool.submit(data.loss, run)
         snapshots = data.snapshots(run, text)
         for snapshot, header in zip(snapshots, data.headers(snapshots), strict=True):
             try:
@@ -121,8 +120,7 @@ def _history(request: Request, data: EventData) -> Response:
                 raise UnprocessableEntity(f"run {run}: the headers have more than {limit}")
             # The browser's cache may have parts of an older run with this name and other times.
             parts.append([f"{part.blob_key}@{snapshot.wall_time}" for part in snapshot.values[1:]])
-    of_heads = read_measured(measured.result(), headers)
-    combined = history(headers, parts, loss.result(), of_heads) if headers else {"steps": []}
+    combined = history(headers, parts, loss.result()) if headers else {"steps": []}
     if not combined["steps"]:
         raise UnprocessableEntity(f"run {run}, text {text}, {problem}")
     return _json(request, combined)

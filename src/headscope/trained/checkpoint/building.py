@@ -4,9 +4,9 @@ A size may be a typo. So sizes that need too much memory raise an error before i
 """
 
 from headscope.config.parts import Part, build_part
-from headscope.data.machine import machine_memory
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
+from headscope.machine import machine_memory
 from headscope.nn import GPT
 
 TABLE_SHARE = 16  # masks and position tables may use 1 / TABLE_SHARE of the machine's memory

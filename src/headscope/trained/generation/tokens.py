@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.data.machine import machine_memory
 from headscope.errors import UserError
+from headscope.machine import machine_memory
 from headscope.nn import GPT, Cache, cache_bytes_per_token
 from headscope.nn.checks import token_ids
 from headscope.trained.checkpoint.building import in_gib

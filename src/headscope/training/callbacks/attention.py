@@ -10,14 +10,14 @@ from lightning.pytorch import Trainer
 
 from headscope.analysis.activations import Activations, predict
 from headscope.analysis.head_images import DESCRIPTION, head_image, image_tag
+from headscope.analysis.headers import MAX_STEPS, SNAPSHOTS
+from headscope.analysis.record import HeadRecord
+from headscope.analysis.snapshot import snapshot, tokens_within
 from headscope.config.parse import Count, NonNegative
 from headscope.data.windows import first_passage
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
-from headscope.show.viewer import MAX_STEPS, SNAPSHOTS
-from headscope.show.viewer.snapshot import snapshot, tokens_within
-from headscope.training.callbacks.heads import HeadWatch
 from headscope.training.callbacks.hold import Hold
 from headscope.training.callbacks.steps import (
     MEGABYTE,
@@ -27,6 +27,7 @@ from headscope.training.callbacks.steps import (
     last_step,
     snapshot_steps,
 )
+from headscope.training.head_plan import HeadPlan
 from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
 from headscope.training.module import LanguageModel
 
@@ -34,8 +35,8 @@ from headscope.training.module import LanguageModel
 class AttentionLog(StepCallback):
     """Logs to TensorBoard:
 
-    - a snapshot for the tab Attention, at `steps` steps and when `HeadWatch` finds that the name of
-      a head has changed. A snapshot has at most `step_megabytes`, all have at most `run_megabytes`;
+    - a snapshot for the tab Attention, at `steps` steps and when the name of a head has changed. A
+      snapshot has at most `step_megabytes`, all have at most `run_megabytes`;
     - an image of each layer, with the attention maps of all its heads, at `images` of these steps.
 
     The attention is that on the beginning of `text`, by default the text that the data module
@@ -57,14 +58,17 @@ class AttentionLog(StepCallback):
         self.snapshot_steps: set[int] = set()
         self.image_steps: set[int] = set()
         self.logged_bytes = 0
+        self.names: list[str] = []  # at the last step
         self.holds: list[Hold] = []
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"logged_bytes": self.logged_bytes}
+        own = {"logged_bytes": self.logged_bytes, "names": " ".join(self.names)}
+        return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.logged_bytes = int(state["logged_bytes"])
+        self.names = state["names"].split()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit" or not (self.steps or self.images):
@@ -73,7 +77,7 @@ class AttentionLog(StepCallback):
         self.snapshot_steps = {*snapshot_steps(self.steps, last)}
         chosen = snapshot_steps(max(self.steps, self.images), last)
         self.image_steps = {*evenly_chosen(chosen, self.images)}
-        self.planned = self.snapshot_steps | self.image_steps
+        pl_module.heads.shown = self.snapshot_steps | self.image_steps
         self.tokenizer = data.store.tokenizer
         text = data.probe_text if self.text is None else self.text
         passage = first_passage(data.store.validation, model.block_size)
@@ -86,10 +90,6 @@ class AttentionLog(StepCallback):
             self.shorten_text(model)
         self.labels = self.tokenizer.labels(self.tokens)
         self.holds = [each for each in trainer.callbacks if isinstance(each, Hold)]
-        watches = [each for each in trainer.callbacks if isinstance(each, HeadWatch)]
-        self.heads = watches[0] if watches else HeadWatch(every_steps=0)
-        if not watches:
-            self.heads.read(data.store, model.block_size)
 
     def shorten_text(self, model: GPT) -> None:
         """Shortens the text, so that the snapshots keep to the limits of their size."""
@@ -102,29 +102,26 @@ class AttentionLog(StepCallback):
             raise UserError(f"{limits} are too small for one token: raise them")
         self.tokens = self.tokens[:kept]
 
-    def due(self, step: int) -> bool:
-        return step in self.planned or bool(self.snapshot_steps and self.heads.due(step))
-
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        step = trainer.global_step
-        missing = [each for each in (self.snapshot_steps, self.image_steps) if step not in each]
-        if step < trainer.max_steps and step != self.ended and any(missing):  # stopped early
-            self.ended = step
-            for each in filter(None, missing):
-                each.add(step)
-            self.call(trainer, pl_module)
+    def has_logged(self, step: int, plan: HeadPlan) -> bool:
+        return all(step in each for each in (self.snapshot_steps, self.image_steps) if each)
 
     def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
-        if writers := tensorboard_writers(trainer):
-            with evaluating(pl_module.model):  # once for all parts
-                self.log_attention(pl_module.model, trainer.global_step, writers)
+        if not (writers := tensorboard_writers(trainer)):
+            return
+        record = pl_module.heads.record(pl_module)
+        with evaluating(pl_module.model):  # once for all parts
+            self.log_attention(pl_module.model, record, trainer.global_step, writers)
 
-    def log_attention(self, model: GPT, step: int, writers: list[Any]) -> None:
+    def log_attention(self, model: GPT, record: HeadRecord, step: int, writers: list[Any]) -> None:
         """Logs what is planned after `step`, or a snapshot if a name has changed."""
-        statistics = self.heads.measure(model, step)
-        planned = step in self.snapshot_steps
-        with_snapshot = planned or (self.snapshot_steps and self.heads.renamed)
-        if not with_snapshot and step not in self.image_steps:
+        names = [head_type.name for head_type in record.types]
+        renamed, self.names = names != self.names, names
+        planned, with_image = (
+            bool(steps) and step in {*steps, self.ended}
+            for steps in (self.snapshot_steps, self.image_steps)
+        )
+        with_snapshot = planned or (self.snapshot_steps and renamed)
+        if not with_snapshot and not with_image:
             return
         reading = Activations(model, self.tokens, self.tokenizer, step=step)
         reading.labels = self.labels  # so that they are not computed again
@@ -132,7 +129,7 @@ class AttentionLog(StepCallback):
             predictions = predict(reading, reading.targets())
             following = torch.from_numpy(predictions.target_probabilities[-1, :-1]).to(model.device)
             reading.known_losses = -following.log()
-            header = {**reading.header(), **statistics.header(), "text_tokens": self.text_tokens}
+            header = {**reading.header(), **record.header(), "text_tokens": self.text_tokens}
             for each in self.holds:
                 for layer, head in each.chosen if each.holds(max(0, step - 1)) else ():
                     header["held"][layer * len(reading.attention[0]) + head] = 1
@@ -144,7 +141,7 @@ class AttentionLog(StepCallback):
                 self.logged_bytes += size
                 for writer in writers:
                     add_snapshot(writer, SNAPSHOTS, blobs, step)
-        if step in self.image_steps:
+        if with_image:
             weights = reading.attention.float().cpu()  # (L, H, T, T)
             for layer, maps in enumerate(weights):
                 tag, image = image_tag(layer, weights.size(1)), head_image(maps)

@@ -2,6 +2,7 @@
 changes in a notebook, otherwise as plain lines."""
 
 import time
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -9,6 +10,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from headscope.data.encode import TextBatch
 from headscope.terminal import printable
 
 REFRESH_SECONDS = 0.25
@@ -121,3 +123,20 @@ def new_console(*, quiet: bool = False) -> Console:
 def say(console: Console, line: str, style: str | None = None) -> None:
     """Prints `line` without markup, colours and line breaks. Escapes its control characters."""
     console.print(printable(line), style=style, highlight=False, soft_wrap=True, markup=False)
+
+
+def track(
+    batches: Iterable[TextBatch], size: int | None, *, console: Console
+) -> Generator[TextBatch, None, None]:
+    """Yields the batches of a corpus of `size` bytes, and shows a progress bar while they are
+    encoded. If the output is not a terminal, prints one line instead."""
+    if not console.is_terminal:
+        amount = "text" if size is None else f"{size / 1e6:,.1f} MB of text"
+        console.print(f"Encoding {amount}", highlight=False)
+        yield from batches
+        return
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("Encoding", total=size)
+        for batch in batches:
+            yield batch
+            progress.advance(task, batch.size)

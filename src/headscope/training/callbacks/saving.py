@@ -73,6 +73,7 @@ class CheckpointSaver(Checkpoint):
             self.cpu_group = torch.distributed.new_group(backend="gloo")
         if stage == "fit":
             self.keep_steps = frozenset(self._chosen_steps(trainer.max_steps, pl_module))
+            pl_module.heads.kept = self.keep_steps
 
     def _chosen_steps(self, last: int, pl_module: Any) -> Collection[int]:
         """The steps to keep in a training of `last` steps."""
@@ -171,6 +172,7 @@ class CheckpointSaver(Checkpoint):
             file = self.folder / f"step_{trainer.global_step:06}{self.suffix}"
             with pl_module.timer.paused():
                 trainer.save_checkpoint(file, weights_only=True)
+                pl_module.heads.keep(pl_module)
 
 
 def validates_now(trainer: Any) -> bool:

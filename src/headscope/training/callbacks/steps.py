@@ -1,8 +1,7 @@
-"""The base class of callbacks that run at certain training steps, and how to choose these steps."""
+"""The base class of callbacks that log heads, and how to choose training steps."""
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -10,35 +9,42 @@ from lightning.pytorch import Callback, Trainer
 
 from headscope.data.module import TokenDataModule
 from headscope.errors import UserError
+from headscope.training.head_plan import HeadPlan
 from headscope.training.module import LanguageModel
 
 MEGABYTE = 10**6
 
 
 class StepCallback(Callback, ABC):
-    """Calls `on_due_step` after every training step for which `due(step)` is true, and before
-    training if `due(0)` is true. The training timer is paused meanwhile, and `seconds` is the total
-    time. `on_due_step` must not change the model or use the global random number generators."""
+    """Calls `on_due_step` at each step at which heads are measured (see `HeadPlan`), and, when
+    training stops early, after the last step, unless `has_logged` is true. The training timer is
+    paused meanwhile, and `seconds` is the total time. `on_due_step` must not change the model or
+    use the global random number generators."""
 
     seconds = 0.0
-    ended = -1  # the step of an early stop, after which a resumed run does not measure again
-    planned: Collection[int] = ()
-    """Steps that are due whatever the model does."""
-
-    @abstractmethod
-    def due(self, step: int) -> bool:
-        """Whether to call `on_due_step` at this step. Step 0 is the untrained model."""
+    ended = -1  # the step of an early stop, after which a resumed run does not log again
 
     @abstractmethod
     def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
-        """Called when a step is due. `trainer.global_step` is the number of finished steps."""
+        """`trainer.global_step` is the number of finished steps, 0 for the untrained model."""
+
+    @abstractmethod
+    def has_logged(self, step: int, plan: HeadPlan) -> bool:
+        """Whether it logs nothing at all, or has logged everything at this step."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        if trainer.global_step == 0 and self.due(0):
-            self.call(trainer, pl_module)
+        if trainer.global_step == 0:
+            self.on_train_batch_end(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        if self.due(trainer.global_step):
+        if trainer.global_step in pl_module.heads.steps:
+            self.call(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        step = trainer.global_step
+        stopped_early = step < trainer.max_steps and step != self.ended
+        if stopped_early and not self.has_logged(step, pl_module.heads):
+            self.ended = step
             self.call(trainer, pl_module)
 
     def call(self, trainer: Trainer, pl_module: Any) -> None:

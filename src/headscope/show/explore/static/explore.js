@@ -25,6 +25,7 @@ const viewAddress = createAddress(window, "v.", {
   },
   toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
+let timer = null; // of the next question whether heads are measured
 const answers = {}; // promises of what is asked for once
 let state = address.read();
 let view = viewAddress.read(); // the state of the viewer
@@ -68,6 +69,7 @@ const after = (place) => {
   return box;
 };
 const models = createModels(after("h1"), actions);
+const progress = make(after(".grid-card h3"), "p", { class: "quiet", role: "status" });
 const deciders = createDeciders(after(".grid-card"), actions);
 const switches = createSwitches(after(".headline"), actions);
 document.querySelector("header").after(left);
@@ -194,6 +196,7 @@ async function readAndShow(signal) {
     }
     if (signal.aborted) return;
     await show(newest, other);
+    awaitNames();
   } catch (error) {
     if (signal.aborted) return;
     if (unchecked) { // show the text at least
@@ -207,6 +210,19 @@ async function readAndShow(signal) {
     editor.say(error);
   }
   if (!signal.aborted && !writing.isWriting()) delete document.documentElement.dataset.busy;
+}
+
+/** Shows how far heads are measured, and at the end their names and metrics. */
+async function awaitNames() {
+  clearTimeout(timer);
+  const mine = serial;
+  const unnamed = readings().filter(({ answer }) => !answer.history.measured_tokens);
+  const found = await Promise.all(unnamed.map(({ about }) => api.open(about.name))).catch(() => []);
+  if (mine !== serial) return; // another reading asks again
+  const waiting = found.map(({ measuring }) => measuring).filter(Boolean);
+  progress.textContent = TEXTS.measuring(waiting[0]);
+  if (found.length > waiting.length) await update();
+  else if (waiting.some(({ problem }) => !problem)) timer = setTimeout(awaitNames, 1000);
 }
 
 /** Replaces what a model cannot read: tokens of another vocabulary, no text, and heads that it does not have. */

@@ -133,8 +133,6 @@ export function stripsOf({ layers, heads }) {
   };
 }
 
-const nameAt = (step, head) => (step.measured ?? step).names[head];
-
 /** One strip per head: its name from each step to the next one, and a line where the head is held. */
 export function drawStrips(context, { history, theme }, area) {
   const { steps } = history;
@@ -144,9 +142,9 @@ export function drawStrips(context, { history, theme }, area) {
   for (const head of headsOf(history)) {
     const top = area.top + topOf(head);
     for (let from = 0, to; from < steps.length; from = to) {
-      const name = nameAt(steps[from], head);
+      const name = steps[from].names[head];
       const held = steps[from].held[head];
-      const isSame = (step) => nameAt(step, head) === name && step.held[head] === held;
+      const isSame = (step) => step.names[head] === name && step.held[head] === held;
       for (to = from + 1; to < steps.length && isSame(steps[to]);) to += 1;
       const width = edges[to] - edges[from];
       fillName(context, theme, name, edges[from], top, width, strip);

@@ -57,11 +57,10 @@ export async function withWeights(store, model) {
   return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };
 }
 
-/** A step of a history. If names and metrics were measured when the run ended, they replace those of
-    the step, because they are averages over more tokens. The same holds for `uniform`. */
+/** A step of a history, with what belongs to all steps. */
 function stepOf(history, index) {
   const { measured_tokens, measured_on, uniform, ends, steps } = history;
-  return { measured_tokens, measured_on, uniform, ends, ...steps[index], ...steps[index].measured };
+  return { measured_tokens, measured_on, uniform, ends, ...steps[index] };
 }
 
 async function choose(store, runs, state) {

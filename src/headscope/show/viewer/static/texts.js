@@ -250,6 +250,7 @@ export const NEXT = {
 };
 
 export const EXPLORE = {
+  measuring: (measuring) => (measuring ? measuring.problem ?? `Measuring the heads: ${Math.round(100 * measuring.share)} %` : ""),
   title: "headscope",
   noAnswer: "The server of this page does not answer. Is it still running?",
   refused: (status) => `The server answered with the error ${status}.`,

@@ -185,7 +185,7 @@ export function createTimeline(parent, actions) {
     listed = history;
     const isKnown = (metric) => history.steps.every(({ metrics }) => own(metrics, metric));
     metrics = Object.keys(history.steps.at(-1).metrics).filter(isKnown);
-    const names = new Set(history.steps.flatMap((step) => [...step.names, ...step.measured?.names ?? []]));
+    const names = new Set(history.steps.flatMap(({ names }) => names));
     names.delete(NO_NAME);
     const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
     const unknown = [...names].filter((name) => !known.includes(name)).slice(0, 20);

@@ -1,4 +1,4 @@
-"""Writes snapshots (see `headscope.show.viewer.snapshot`) as events for the tab Attention.
+"""Writes snapshots (see `headscope.analysis.snapshot`) as events for the tab Attention.
 
 A run logs each snapshot with its own writer. `event_file` makes a complete event file.
 """
@@ -14,7 +14,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DataType
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from headscope.show.viewer import PLUGIN, SNAPSHOTS
+from headscope.analysis.headers import PLUGIN, SNAPSHOTS
 
 
 def snapshot_summary(tag: str, parts: Sequence[bytes]) -> Summary:

@@ -1,6 +1,7 @@
 """Reads the headers of snapshots, and combines those of one run and one text into a history.
 
-A header may come from a stranger's event file. So every value is checked before it is used.
+A header may come from a stranger's event file. So every value is checked before it is used. This
+module imports neither torch nor numpy, which would slow down the start of TensorBoard.
 """
 
 import json
@@ -8,8 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headscope.show.viewer.snapshot import FORMAT
-
+FORMAT = 5
+PLUGIN = "headscope"
+"""The name of the TensorBoard plugin, which also marks its data in event files."""
+TAB = f"http://localhost:6006/#{PLUGIN}"
+"""The address of the tab Attention, unless TensorBoard is started with another port."""
+SNAPSHOTS = "attention"
+"""The TensorBoard tag of the snapshots."""
+MAX_STEPS = 1000
+"""Maximum number of snapshots per run and text. Without a limit, a small hostile event file could
+make TensorBoard allocate much memory."""
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_HEADS, MAX_TOKENS = 4096, 4096
 MAX_METRICS, MAX_TEXT = 100, 200
@@ -42,13 +51,29 @@ def read_header(data: bytes) -> dict[str, Any]:
     labels = _texts(header.get("labels"), "labels")
     if not 1 <= len(labels) <= MAX_TOKENS:
         raise HeaderError(f"there are {len(labels)} tokens; 1 to {MAX_TOKENS} are possible")
+    descriptions = _mapping(header, "descriptions")
+    _texts([*descriptions.values()], "descriptions")
     return {
         "step": _count(header, "step", 2**53, smallest=0),
         "layers": layers,
         "heads": heads,
         "labels": labels,
         "text_tokens": _count(header, "text_tokens", 2**53),
-        **_heads(header, count),
+        "measured_tokens": _count(header, "measured_tokens", 2**53, smallest=0),
+        "measured_on": _texts([header.get("measured_on")], "measured_on")[0],
+        "names": _texts(header.get("names"), "names", count),
+        "uncertain": _numbers(header.get("uncertain"), "uncertain", count),
+        "scores": _numbers(header.get("scores"), "scores", count),
+        "ratios": _numbers(header.get("ratios"), "ratios", count),
+        "metrics": {
+            name: _numbers(values, name, count)
+            for name, values in _mapping(header, "metrics").items()
+        },
+        "uniform": {
+            name: _numbers([value], name, 1)[0]
+            for name, value in _mapping(header, "uniform").items()
+        },
+        "descriptions": descriptions,
         "ends": {name: _numbers(pair, name, 2) for name, pair in _mapping(header, "ends").items()},
         "losses": _numbers(header.get("losses"), "losses", len(labels) - 1),
         "next": _numbers(header.get("next"), "next"),
@@ -57,36 +82,6 @@ def read_header(data: bytes) -> dict[str, Any]:
         "switched": _texts(header.get("switched"), "switched"),
         "layout": _layout(header.get("parts")),
     }
-
-
-def _heads(header: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The names and metrics of all heads, and the text on which they were measured."""
-    metrics, uniform = _mapping(header, "metrics"), _mapping(header, "uniform")
-    descriptions = _mapping(header, "descriptions")
-    _texts([*descriptions.values()], "descriptions")
-    return {
-        "measured_tokens": _count(header, "measured_tokens", 2**53),
-        "measured_on": _texts([header.get("measured_on")], "measured_on")[0],
-        "names": _texts(header.get("names"), "names", count),
-        "uncertain": _numbers(header.get("uncertain"), "uncertain", count),
-        "scores": _numbers(header.get("scores"), "scores", count),
-        "ratios": _numbers(header.get("ratios"), "ratios", count),
-        "metrics": {name: _numbers(values, name, count) for name, values in metrics.items()},
-        "uniform": {name: _numbers([value], name, 1)[0] for name, value in uniform.items()},
-        "descriptions": descriptions,
-    }
-
-
-def read_measured(data: bytes, headers: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Decode what was measured when a run with these headers ended: the names and metrics of all
-    heads, and the metrics of uniform attention, by step. It is empty if it is not valid."""
-    if len(data) > MAX_HEADER_BYTES or not headers:
-        return {}
-    count = headers[-1]["layers"] * headers[-1]["heads"]
-    try:
-        return {int(step): _heads(heads, count) for step, heads in json.loads(data).items()}
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        return {}
 
 
 def _layout(kinds: Any) -> list[dict[str, Any]]:
@@ -127,14 +122,13 @@ def history(
     headers: Sequence[Mapping[str, Any]],
     parts: Sequence[Sequence[str | None]],
     loss: Mapping[str, Any],
-    measured: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Combine the headers of one run and one text, in the order of their steps, for the viewer.
 
     `parts` contains the keys with which the viewer asks for the parts of each step. `loss` has a
     `name`, and the `steps` and `values` of a curve. A snapshot of another model or text than the
     last one is left out, and so is one without all its parts. If a step occurs twice, as in a
-    resumed run, the last one counts. `measured` has the names and metrics of `read_measured`.
+    resumed run, the last one counts.
     """
     last = headers[-1]
     shared = {name: value for name, value in last.items() if name not in PER_STEP}
@@ -144,8 +138,8 @@ def history(
     for header, keys in zip(headers, parts, strict=True):
         same = all(header[name] == shared[name] for name in SHAPE)
         if same and len(keys) == sum(kind["count"] for kind in header["layout"]):
-            more = {"parts": [*keys], "measured": (measured or {}).get(header["step"])}
-            steps[header["step"]] = {name: header[name] for name in PER_STEP} | more
+            of_step = {name: header[name] for name in PER_STEP}
+            steps[header["step"]] = of_step | {"parts": [*keys]}
     return shared | {"steps": [steps[step] for step in sorted(steps)], "loss": dict(loss)}
 
 

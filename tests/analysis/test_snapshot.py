@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from viewer_data import causal, decoded, predictions, snapshot
 
-from headscope.errors import UserError
-from headscope.show.viewer import snapshot as module
-from headscope.show.viewer.history import (
+from headscope.analysis import snapshot as module
+from headscope.analysis.headers import (
     DTYPES,
     MAX_PART_BYTES,
     MAX_TOKENS,
@@ -22,7 +21,7 @@ from headscope.show.viewer.history import (
     history,
     read_header,
 )
-from headscope.show.viewer.snapshot import (
+from headscope.analysis.snapshot import (
     LABEL_CHARACTERS,
     THUMBNAIL,
     Snapshot,
@@ -32,6 +31,7 @@ from headscope.show.viewer.snapshot import (
     shares,
     tokens_within,
 )
+from headscope.errors import UserError
 
 
 def weights_of(kind: str, tokens: int = 70) -> np.ndarray:

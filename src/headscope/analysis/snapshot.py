@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headscope.analysis.headers import FORMAT
 from headscope.data.labels import visible
 from headscope.errors import UserError
 
-FORMAT = 4
 THUMBNAIL = 24
 """Maximum number of cells on one side of a thumbnail."""
 LABEL_CHARACTERS = 40
@@ -106,7 +106,7 @@ def snapshot(
 ) -> Snapshot:
     """The snapshot of causal attention weights (L, H, T, T), whose rows sum to one.
 
-    `header` has the other entries of the header, which `show.viewer.history` checks: numbers,
+    `header` has the other entries of the header, which `analysis.headers` checks: numbers,
     names and metrics of heads, and `labels`, a text for each token. `label_of` gives the label of a
     token of the vocabulary. If `exact` is given, the snapshot is exact, and has the weights and the
     raised tokens of these layers only.

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from headscope.analysis.activations import Activations
 from headscope.analysis.deciders import Decider
+from headscope.analysis.headers import history, read_header
+from headscope.analysis.snapshot import Snapshot, tokens_within
 from headscope.analysis.why import explanation
-from headscope.show.viewer.history import history, read_header
 from headscope.show.viewer.page import attention_page
-from headscope.show.viewer.snapshot import Snapshot, tokens_within
 from headscope.terminal import step_name
 
 if TYPE_CHECKING:

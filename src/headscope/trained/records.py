@@ -1,0 +1,131 @@
+"""The records of heads: measured, and kept in files. Those of a run are in checkpoints/heads.json,
+which its training writes, and those of other models in the cache folder.
+"""
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from headscope.analysis.head_outputs import Track
+from headscope.analysis.head_statistics import measure_heads, repeat_probe
+from headscope.analysis.head_types import Thresholds
+from headscope.analysis.own_metrics import HeadMetric
+from headscope.analysis.record import HeadRecord, record_from, record_of
+from headscope.analysis.tokens import classify_vocabulary
+from headscope.config.parse import parse
+from headscope.data.tokenizer import Tokenizer
+from headscope.data.windows import spread_windows
+from headscope.files import json_text, read_json, write_atomically
+from headscope.nn import GPT
+from headscope.trained.checkpoint.file import checksum, without_ties
+
+FILE = "heads.json"
+VALIDATION, SPEECHES = "the validation split", "the speeches that headscope comes with"
+"""The texts on which heads are measured."""
+TOKENS, LONGEST = 1024, 256
+"""The number of tokens on which heads are measured, and the length of the longest windows."""
+REPEATED_TEXTS = 8
+"""The number of random texts for the metrics of induction, each with a passage twice."""
+
+
+def digest_of(weights: Mapping[str, Tensor]) -> str:
+    """A checksum of the weights of a model, by their names in a checkpoint file."""
+    unique, _ = without_ties(weights)
+    return digest_of_checksums({name: checksum(name, each) for name, each in unique.items()})
+
+
+def digest_of_checksums(checksums: Mapping[str, int]) -> str:
+    """The same, of the checksums of the tensors in a checkpoint file."""
+    weights = {name: each for name, each in checksums.items() if name.startswith("model.")}
+    return hashlib.sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class HeadRecorder:
+    """Measures the heads of a model, at one step or several, always on the same texts: `windows`
+    windows of a text (N,) of tokens, by default as many as have TOKENS tokens. `source` describes
+    the text, and `own` are metrics of the user."""
+
+    def __init__(
+        self,
+        model: GPT,
+        tokenizer: Tokenizer,
+        text: np.ndarray,
+        source: str = VALIDATION,
+        *,
+        thresholds: Thresholds | None = None,
+        own: Mapping[str, HeadMetric] | None = None,
+        windows: int | None = None,
+    ) -> None:
+        length = min(model.block_size, LONGEST)
+        self.windows = spread_windows(text, length=length, windows=windows or TOKENS // length)
+        self.kinds = classify_vocabulary(tokenizer, text)
+        self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
+        self.source, self.thresholds, self.own = source, thresholds, own
+        self.uniform: dict[str, float] | None = None
+
+    def record(
+        self, model: GPT, *, digest: str = "", step: int | None, track: Track = iter
+    ) -> HeadRecord:
+        statistics = measure_heads(
+            model,
+            self.windows,
+            source=self.source,
+            kinds=self.kinds,
+            repeats=self.repeats,
+            uniform_metrics=self.uniform,
+            own=self.own,
+            track=track,
+        )
+        self.uniform = statistics.uniform
+        return record_of(statistics, model, digest=digest, step=step, thresholds=self.thresholds)
+
+
+def cache_folder(digest: str) -> Path:
+    """Where the record of a model without a run is kept."""
+    cache = os.environ.get("HEADSCOPE_CACHE", "~/.cache/headscope")
+    return Path(cache).expanduser() / "heads" / digest
+
+
+def add_records(folder: Path, records: Iterable[HeadRecord]) -> None:
+    """Adds records to those in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_entries(folder, entries_in(folder) | {each.digest: each.stored() for each in records})
+
+
+def write_entries(folder: Path, entries: Mapping[str, Any]) -> None:
+    """Writes stored records, by the digests of the weights that they describe, with a checksum."""
+    text = json.dumps(entries)
+    write_atomically(folder / FILE, json_text({"crc": zlib.crc32(text.encode()), "heads": text}))
+
+
+def entries_in(folder: Path) -> dict[str, Any]:
+    """What `write_entries` has written. Empty if the file is missing or damaged."""
+    content = read_json(folder / FILE)
+    try:
+        intact = zlib.crc32(content["heads"].encode()) == content["crc"]
+        entries = json.loads(content["heads"]) if intact else {}
+        json.dumps(entries, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def record_in(folder: Path, digest: str, model: GPT) -> HeadRecord | None:
+    """The record of `model` in a folder, or None."""
+    return record_from(entries_in(folder).get(digest), model, digest)
+
+
+def thresholds_in(folder: Path) -> Thresholds:
+    """The thresholds of the run with this folder, or the default ones if it has no record."""
+    for entry in entries_in(folder).values():
+        with suppress(ValueError, TypeError, KeyError):
+            return parse(Thresholds, entry["thresholds"], "thresholds", composed=False)
+    return Thresholds()

@@ -1,0 +1,104 @@
+"""When the heads of a model in training are measured, and the records of its checkpoints."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headscope.analysis.head_types import Thresholds
+from headscope.analysis.own_metrics import HeadMetric
+from headscope.analysis.record import HeadRecord
+from headscope.errors import UserError
+from headscope.nn.capture import evaluating
+from headscope.trained import load
+from headscope.trained.checkpoint import read, steps_of
+from headscope.trained.records import (
+    HeadRecorder,
+    add_records,
+    digest_of,
+    digest_of_checksums,
+    entries_in,
+    write_entries,
+)
+
+
+class HeadPlan:
+    """The steps at which the heads of a `LanguageModel` in training are measured, and how. Each
+    callback says in its `setup` what it needs. Heads are measured once per step, for all of them:
+
+    - at the steps that are `shown`, and, if there are any, at those that are `kept` and the `last`;
+    - where these are more than `every` steps apart (0: never), also every `every` steps.
+
+    The record of a step that the run keeps is written beside its checkpoint, in heads.json.
+    """
+
+    def __init__(self) -> None:
+        self.shown: Collection[int] = ()
+        self.kept: Collection[int] = ()
+        self.every, self.last = 0, 0
+        self.windows: int | None = None
+        self.thresholds, self.own = Thresholds(), dict[str, HeadMetric]()
+        self.steps: Collection[int] = ()
+        self.latest: HeadRecord | None = None
+        self.texts: HeadRecorder | None = None
+
+    @property
+    def measures(self) -> bool:
+        return bool(self.shown or self.every)
+
+    def begin(self, last: int) -> None:
+        """Chooses the `steps` of a training until step `last`."""
+        self.last, self.latest, self.texts = last, None, None
+        planned = {*self.shown, *self.kept, last} if self.measures else set()
+        between = {
+            step
+            for step in range(0, last, self.every or last)
+            if self.every and not any(step - self.every < other < step for other in planned)
+        }
+        self.steps = planned | between
+
+    def record(self, module: Any) -> HeadRecord:
+        """The record of the heads after the current step."""
+        step = module.global_step
+        if self.latest is None or self.latest.step != step:
+            stays = step in self.kept or step == self.last
+            digest = digest_of(module.state_dict()) if stays else ""
+            with evaluating(module.model):
+                self.latest = self.recorder(module).record(module.model, digest=digest, step=step)
+        return self.latest
+
+    def keep(self, module: Any) -> None:
+        """Writes the record of the current step, whose weights the run has kept."""
+        if module.trainer.is_global_zero and module.global_step in self.steps:
+            add_records(folder_of(module), [self.record(module)])
+
+    def recorder(self, module: Any) -> HeadRecorder:
+        """Measures heads on the validation split, which is read once."""
+        if self.texts is None:
+            store = module.data.store
+            options: Any = {"thresholds": self.thresholds, "own": self.own, "windows": self.windows}
+            self.texts = HeadRecorder(module.model, store.tokenizer, store.validation, **options)
+        return self.texts
+
+    def complete(self, module: Any) -> None:
+        """Measures the checkpoints of a run that has ended or is stopped, such as best.safetensors,
+        if they have no record yet. Removes the records of files that are gone."""
+        folder, entries = folder_of(module), {}
+        before = entries_in(folder)
+        if self.latest:
+            before[self.latest.digest] = self.latest.stored()
+        best_and_last = (folder / f"{name}.safetensors" for name in ("best", "last"))
+        for file in (*best_and_last, *steps_of(folder).values()):
+            with suppress(UserError):  # missing, damaged, or put there by the user
+                digest = digest_of_checksums(read(file).data["checksums"])
+                if digest not in before:
+                    loaded, recorder = load(file, device=module.device), self.recorder(module)
+                    record = recorder.record(loaded.model, digest=digest, step=loaded.step)
+                    before[digest] = record.stored()
+                entries[digest] = before[digest]
+        write_entries(folder, entries)
+
+
+def folder_of(module: Any) -> Path:
+    """The folder with the checkpoints of the run."""
+    return Path(module.trainer.default_root_dir) / "checkpoints"
