@@ -211,7 +211,7 @@ class TrainedModel:
         return replace(record, similarity=torch.zeros(0, 0))  # as one from a file
 
     def text_to_measure(self) -> tuple[np.ndarray, str]:
-        """The tokens of the validation split, or of the speeches, and what they are."""
+        """The tokens of the validation split, or those of the speeches, and which of them."""
         with suppress(UserError):
             return self._validation().tokens, VALIDATION
         return validation_text(Sotu(), self.tokenizer).tokens, SPEECHES

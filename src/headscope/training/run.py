@@ -89,7 +89,8 @@ def _fit(run: Run) -> dict[str, Any]:
     try:
         trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
     except Interrupted:
-        with suppress(Exception):  # otherwise, heads are measured when a checkpoint is opened
+        # Without a record, heads are measured when a checkpoint is opened.
+        with suppress(UserError, OSError, torch.OutOfMemoryError):
             record_heads(run)
         raise
     if trainer.fast_dev_run:
