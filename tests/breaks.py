@@ -196,17 +196,18 @@ trained/model.py
 + tokens, used = self.text_to_measure()[0], source
 > show/explore/test_answers.py::test_heads_are_measured_while_the_page_is_shown
 # what is measured after a kill is named by default thresholds
-- thresholds = thresholds_in(self.path.parent)
-+ thresholds = None
+- {"thresholds": thresholds_in(self.path.parent), "own": metrics}
++ {"thresholds": None, "own": metrics}
 > test_one_name.py::test_a_run_has_one_name_per_head_by_its_own_thresholds
 training/head_plan.py
 # heads are not measured at the steps that the run keeps
 - planned = {*self.shown, *self.kept, last} if self.measures else set()
 + planned = {*self.shown, last} if self.measures else set()
 > training/callbacks/test_head_watch.py::test_heads_are_also_measured_where_planned_steps_are_far_apart
+training/callbacks/saving.py
 # best.safetensors has no record
-- for name in ("best", "last"))
-+ for name in ("last",))
+- best_and_last = (self.folder / f"{name}.safetensors" for name in ("best", "last"))
++ best_and_last = (self.folder / f"{name}.safetensors" for name in ("last",))
 > test_one_name.py::test_best_and_last_have_a_record_of_the_steps_they_saved
 analysis/direct_effects.py
 # LayerNorm's subtraction of the mean is forgotten
@@ -302,7 +303,7 @@ training/module.py
 > test_lightning.py::test_a_run_that_a_callback_of_lightning_stopped_early_stops_there_again
 training/callbacks/steps.py
 # a resumed run measures the step of an early stop again
-- self.ended = int(state.get("ended", -1))
+- self.ended = int(state["ended"])
 + pass
 > training/test_stopped_run.py::test_a_run_killed_between_two_of_its_parts_equals_an_uninterrupted_one
 training/resume.py

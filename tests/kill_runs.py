@@ -45,6 +45,7 @@ from tensorboard.util.tensor_util import make_ndarray
 import headscope.trained.checkpoint.file
 import headscope.training.run  # imports all that a session needs
 from headscope.training.callbacks.attention import AttentionLog
+from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.module import LanguageModel
 from headscope.training.run import flat
 from headscope.training.run_folder import is_run
@@ -69,7 +70,7 @@ BOUNDARIES = {
     "before the first step": (LanguageModel, "on_train_start"),
     "early stop": (AttentionLog, "on_train_end"),
     "final validation": (LightningTrainer, "validate"),
-    "measuring": (headscope.training.run, "record_heads"),
+    "measuring": (CheckpointSaver, "_record_heads"),
     "summary": (headscope.training.run, "write_summary"),
 }
 """What a run calls when one part of it ends and the next begins."""

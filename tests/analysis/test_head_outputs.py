@@ -208,15 +208,22 @@ def loaded(tmp_path_factory):
 
 
 def test_answers_are_a_logit_difference_and_a_continuation_is_a_loss(loaded):
-    texts = patch_texts(loaded, clean="abc abc", corrupted="abd abc", answers=["x", " "])
-    assert texts.metric == LogitDifference(right=ord("x"), wrong=ord(" "))
-    assert (texts.clean, texts.corrupted) == (list(b"abc abc"), list(b"abd abc"))
-    assert texts.clean_labels == list("abc·abc")
+    found = patch_texts(loaded, clean="abc abc", corrupted="abd abc", answers=["x", " "])
+    assert (found.clean, found.corrupted) == (list("abc·abc"), list("abd·abc"))
+    logits = [loaded.logits(text)[-1] for text in ("abc abc", "abd abc")]
+    differences = [float(of_text[ord("x")] - of_text[ord(" ")]) for of_text in logits]
+    assert [found.result.clean, found.result.corrupted] == pytest.approx(differences, abs=1e-5)
+    found = patch_texts(loaded, clean="abca", corrupted="abda", continuation="bc")
+    assert (found.clean, found.corrupted) == (list("abcabc"), list("abdabc"))
+    losses = [float(loaded.loss(text)[-2:].mean()) for text in ("abcabc", "abdabc")]
+    assert [found.result.clean, found.result.corrupted] == pytest.approx(losses, abs=1e-5)
+
+
+def test_two_texts_with_one_prediction_have_nothing_to_patch(loaded):
+    alike = replace(loaded, model=copy.deepcopy(loaded.model))
+    torch.nn.init.zeros_(alike.model.head.weight)
     with refused("no difference that a head could carry"):
-        replace(texts, corrupted=texts.clean).run(loaded)
-    texts = patch_texts(loaded, clean="abca", corrupted="abda", continuation="bc")
-    assert texts.metric == ContinuationLoss((98, 99))
-    assert (texts.clean, texts.corrupted) == (list(b"abcabc"), list(b"abdabc"))
+        patch_texts(alike, **GOOD)
 
 
 @pytest.mark.parametrize(
@@ -237,4 +244,4 @@ def test_answers_are_a_logit_difference_and_a_continuation_is_a_loss(loaded):
 )
 def test_a_mistake_is_told_in_one_line(loaded, changed, words):
     with refused(*words):
-        patch_texts(loaded, **(GOOD | changed)).run(loaded)
+        patch_texts(loaded, **(GOOD | changed))

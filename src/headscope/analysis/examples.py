@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.head_outputs import moved_values, output_matrices
-from headscope.analysis.head_statistics import visible_in, windows_at_once
+from headscope.analysis.head_statistics import in_batches, visible_in
 from headscope.analysis.rows import Rows
 from headscope.analysis.snapshot import shortened
 from headscope.data.labels import visible
@@ -83,8 +83,8 @@ def find_examples(model: GPT, windows: Tensor, tokenizer: Tokenizer) -> list[lis
     seen = seen if mask is None else mask[:, 0].sum(dim=-1).cpu()
     most = int(seen.max())
     counted = seen > min(MAX_UNCOUNTED, math.ceil(most / 4), most - 1)
-    batches = windows.split(windows_at_once(model, windows.size(1)))
-    edges = torch.cat([strongest_edges(model, batch) for batch in batches], dim=4)
+    found = [strongest_edges(model, batch) for batch in in_batches(model, windows)]
+    edges = torch.cat(found, dim=4)
     every = [tokenizer.labels(tokens) for tokens in windows.tolist()]
     labels = [[shortened(visible(label)) for label in window] for window in every]
 

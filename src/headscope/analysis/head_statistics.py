@@ -1,9 +1,9 @@
-"""Measures all heads of a model on some texts: their metrics and their similarity.
+"""Measures all heads of a model on some texts.
 
 Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
-from headscope.analysis.diversity import cosine_similarity
+from headscope.analysis.diversity import cosine_similarity, diversity
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.metrics import METRICS, best_offset, colour_ends, offset_sums, uniform
 from headscope.analysis.own_metrics import HeadMetric, description, own_metrics, own_sums
@@ -34,7 +34,7 @@ class HeadStatistics:
 
     - `metrics`: the metrics by name, each a tensor (L, H).
     - `uniform`: the value of each metric of attention weights for uniform attention.
-    - `similarity` (L H, L H): the cosine similarity of each pair of heads.
+    - `diversity`: how much the heads differ (see `headscope.analysis.diversity`).
     - `windows`, `tokens`: the number N and the length T of the windows; `source`: their origin.
     - `unjudged`: metrics that give no name, because too few queries see such a token.
     - `descriptions`: what the metrics of the user mean, by name.
@@ -42,7 +42,7 @@ class HeadStatistics:
 
     metrics: dict[str, Tensor]
     uniform: dict[str, float]
-    similarity: Tensor
+    diversity: float
     windows: int
     tokens: int
     source: str
@@ -59,6 +59,10 @@ class HeadStatistics:
         """Which heads they are: L0H0, L0H1, ..., layer by layer."""
         layers, heads = next(iter(self.metrics.values())).shape
         return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+
+    @property
+    def measured_tokens(self) -> int:
+        return self.windows * self.tokens
 
     @property
     def ends(self) -> dict[str, tuple[float, float]]:
@@ -97,7 +101,7 @@ def measure_heads(
     uniform_sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}  # of queries, for the metrics that depend on the tokens
     similarity, effects = torch.zeros(()), torch.zeros(())
-    for batch in track(windows.to(model.device).split(windows_at_once(model, length))):
+    for batch in track(in_batches(model, windows)):
         captured = capture(model, batch)
         weights = captured.attention  # (L, N, H, T, T)
         pushes = direct_effects(model, batch, captured.residual[-1], captured.outputs)
@@ -117,8 +121,7 @@ def measure_heads(
                 counts[name] = counts.get(name, 0) + int(count) * (totals is sums)
             for name, total in own_sums(own, maps.expand_as(weights), batch).items():
                 totals[name] = totals.get(name, 0) + total
-        maps = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
-        similarity = similarity + cosine_similarity(maps, visible).sum(dim=0).cpu()
+        similarity = similarity + similarity_sum(weights, visible)
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
 
     def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -139,7 +142,7 @@ def measure_heads(
     return HeadStatistics(
         metrics=metrics,
         uniform=uniform_metrics,
-        similarity=(similarity / len(windows)).clamp(0, 1),
+        diversity=float(diversity((similarity / len(windows)).clamp(0, 1))),
         windows=len(windows),
         tokens=length,
         source=source,
@@ -148,10 +151,26 @@ def measure_heads(
     )
 
 
-def windows_at_once(model: GPT, length: int) -> int:
-    """The number of windows of `length` tokens in a batch."""
+def head_similarity(model: GPT, windows: Tensor) -> Tensor:
+    """The cosine similarity of each pair of heads on windows (N, T) of tokens, (L H, L H)."""
+    similarity = torch.zeros(())
+    for batch in in_batches(model, windows):
+        weights, visible = capture(model, batch).attention, visible_in(model, batch)
+        similarity = similarity + similarity_sum(weights, visible)
+    return (similarity / len(windows)).clamp(0, 1)
+
+
+def similarity_sum(weights: Tensor, visible: Tensor | None) -> Tensor:
+    """The similarity of each pair of heads by weights (L, N, H, T, T), summed over the texts."""
+    maps = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
+    return cosine_similarity(maps, visible).sum(dim=0).cpu()
+
+
+def in_batches(model: GPT, windows: Tensor) -> Sequence[Tensor]:
+    """The windows (N, T) in batches, whose attention weights fit in memory."""
     heads = sum(layer.heads for layer in model.attentions)
-    return max(1, MAX_WEIGHTS // (heads * length**2))
+    at_once = max(1, MAX_WEIGHTS // (heads * windows.size(1) ** 2))
+    return windows.to(model.device).split(at_once)
 
 
 def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:

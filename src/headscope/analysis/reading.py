@@ -5,7 +5,6 @@ Shapes: L layers, H heads, T tokens, V vocab_size.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from html import escape
 from itertools import chain
@@ -46,15 +45,19 @@ class Reading(Activations):
     """Everything that a text does to a model: the `Activations`, and what follows from them. As the
     last line of a notebook's cell, a reading is shown as the attention viewer."""
 
-    recorded: Callable[[], HeadRecord] | None = None
-    """Returns the record of the heads that a `TrainedModel` has."""
+    recorded: Callable[..., HeadRecord] | None = None
+    """Returns the record of the heads that a `TrainedModel` has (see `TrainedModel.record`)."""
 
-    def record(self) -> HeadRecord:
+    def record(self, **options: Any) -> HeadRecord:
         """The record of the heads, which a page shows. Without a `TrainedModel`, or without a text
-        on which its heads can be measured, that of the `statistics` of this text."""
+        on which its heads can be measured, that of the `statistics` of this text. Raises UserError
+        if `options` are given, those of `TrainedModel.record`, and they cannot be followed."""
         if self.recorded:
-            with suppress(UserError):
-                return self.recorded()
+            try:
+                return self.recorded(**options)
+            except UserError:
+                if options:
+                    raise
         return record_of(self.statistics, self.model, step=self.step)
 
     @cached_property

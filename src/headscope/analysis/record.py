@@ -21,7 +21,7 @@ from headscope.config.parse import parse
 from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention
 from headscope.nn.held import held_heads
 
-STORED = ("step", "windows", "tokens", "source", "uniform", "unjudged", "descriptions")
+STORED = ("step", "diversity", "windows", "tokens", "source", "uniform", "unjudged", "descriptions")
 """The fields that a file has as they are."""
 NAMED_TOKENS = 64
 """With fewer measured tokens, no head gets a name."""
@@ -34,8 +34,6 @@ class HeadRecord(HeadStatistics):
     - `digest`: a checksum of the weights; `step`: the training step, or None if it is unknown.
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `thresholds`: those that give the names.
-
-    In a record from a file, `similarity` is empty.
     """
 
     digest: str
@@ -52,7 +50,7 @@ class HeadRecord(HeadStatistics):
         `more_metrics` (L, H) are metrics that this record lacks."""
         metrics = {**(more_metrics or {}), **self.metrics}
         return {
-            "measured_tokens": self.windows * self.tokens,
+            "measured_tokens": self.measured_tokens,
             "measured_on": self.source,
             "names": [head_type.label for head_type in self.types],
             "uncertain": [int(head_type.uncertain) for head_type in self.types],
@@ -77,7 +75,7 @@ def unmeasured(model: GPT) -> HeadRecord:
     """A record without metrics and names."""
     names = [HeadType(NONE, 0.0, 0.0)] * len(held_heads(model))
     more: Any = {"digest": "", "step": None, "types": names, "thresholds": Thresholds()}
-    return HeadRecord({}, {}, torch.zeros(0, 0), 0, 0, "nothing yet", [], {}, **more)
+    return HeadRecord({}, {}, 0.0, 0, 0, "nothing yet", [], {}, **more)
 
 
 def record_of(
@@ -103,7 +101,7 @@ def types_of(statistics: HeadStatistics, model: GPT, thresholds: Thresholds) -> 
     untrained = torch.tensor([[untrained_unevenness(layer)] for layer in model.attentions])
     types = head_types(judged, statistics.uniform, thresholds=thresholds, untrained=untrained)
     scores = metrics["unevenness"].flatten().tolist()
-    few = statistics.windows * statistics.tokens < NAMED_TOKENS
+    few = statistics.measured_tokens < NAMED_TOKENS
     return [
         HeadType(NONE, score, 0.0) if held or few else head_type
         for head_type, held, score in zip(types, held_heads(model), scores, strict=True)
@@ -121,7 +119,9 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
             if len(name) <= MAX_TEXT and name not in ("layer", "head", "type", "step")
         }
         uniform = {str(name): float(value) for name, value in entry["uniform"].items()}
-        numbers = [torch.tensor([*uniform.values()], dtype=torch.float32), *metrics.values()]
+        diversity = float(entry["diversity"])
+        every = torch.tensor([*uniform.values(), diversity], dtype=torch.float32)
+        numbers = [every, *metrics.values()]
         if any(each.isinf().any() for each in numbers):  # also 1e308, which is too large
             return None
         sizes = [int(entry[name]) for name in ("windows", "tokens")]
@@ -133,7 +133,7 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
         statistics = HeadStatistics(
             metrics=metrics,
             uniform=uniform,
-            similarity=torch.zeros(0, 0),
+            diversity=diversity,
             windows=sizes[0],
             tokens=sizes[1],
             source=str(entry["source"])[:80],

@@ -77,8 +77,7 @@ def analyze(
     folder = report_folder(output_dir, loaded.path, "analysis")
     patching = None
     if patches:
-        texts = patch_texts(loaded, **asdict(patch))
-        patching = texts, texts.run(loaded)
+        patching = patch_texts(loaded, **asdict(patch))
     validation = cache(lambda: validation_text(loaded.corpus(), loaded.tokenizer))
     length = loaded.model.block_size
     if text is None:
@@ -97,19 +96,20 @@ def analyze(
         removal = partial(measure_ablation, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
-    record, effects = write_report(
+    measured: dict[str, Any] = {"metrics": own_metrics(metrics), "windows": windows}
+    heads = write_report(
         report,
         folder,
         thresholds=changed,
         ablation=removal,
         patching=patching,
         history=history,
-        own=own_metrics(metrics),
+        measuring={key: value for key, value in measured.items() if value},
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
     steps = len({stored.step for stored in (loaded, *history)})
-    print_report(report, record, effects, patching, steps)
+    print_report(heads, patching, steps)
     note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")

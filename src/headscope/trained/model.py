@@ -3,11 +3,12 @@
 Shapes: T tokens, V vocab_size. For several texts of equal length, tensors have a first axis B.
 """
 
+import json
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -174,7 +175,7 @@ class TrainedModel:
     def known_record(self) -> HeadRecord | None:
         """The record of the heads of this model: that of its run, or one in the cache folder. None
         if it was never measured."""
-        folders = (self.path.parent, cache_folder(self.digest))
+        folders = (self.path.parent, self._cache())
         found = (record_in(folder, self.digest, self.model) for folder in folders)
         return next(filter(None, found), None)
 
@@ -185,30 +186,36 @@ class TrainedModel:
         *,
         source: str = "",
         metrics: Metrics | None = None,
+        windows: int | None = None,
         track: Track = iter,
     ) -> HeadRecord:
         """The metrics and names of all heads, as everything shows them (see `HeadRecord`): those
-        that training measured. Without them, or with own `metrics` (see `HeadMetric`), they are
-        measured now, on the validation split of the run, `text`, or if it is not on this machine,
-        on the speeches that headscope comes with. If `source` is given, heads are measured on
-        `text`, which it describes. A record without own metrics is kept in the cache folder."""
-        place = self.digest
-        if source and text:
-            place += f"-{zlib.crc32(text.tokens.tobytes()):08x}"
-        folder = cache_folder(place)
+        that training measured. Without them, with own `metrics` (see `HeadMetric`), or if a number
+        of `windows` is given, they are measured now, on the validation split of the run, `text`, or
+        if it is not on this machine, on the speeches that headscope comes with. If `source` is
+        given, heads are measured on `text`, which it describes. What is measured without own
+        `metrics` and `windows` is kept in the cache folder."""
+        folder = self._cache(text if source else None)
         known = record_in(folder, self.digest, self.model) if source else self.known_record()
-        if known and not metrics:
+        if known and not (metrics or windows):
             return known
         tokens, used = (text.tokens, source or VALIDATION) if text else self.text_to_measure()
-        thresholds = thresholds_in(self.path.parent)
-        options: Any = {"thresholds": thresholds, "own": metrics}
-        recorder = HeadRecorder(self.model, self.tokenizer, tokens, used, **options)
+        options: Any = {"thresholds": thresholds_in(self.path.parent), "own": metrics}
+        recorder = HeadRecorder(
+            self.model, self.tokenizer, tokens, used, windows=windows, **options
+        )
         whole = self.rebuilt()  # without what is switched off now
         record = recorder.record(whole, digest=self.digest, step=self.known_step, track=track)
-        if not metrics:
+        if not (metrics or windows):
             with suppress(UserError, OSError):  # the folder cannot be written
                 add_records(folder, [record])
-        return replace(record, similarity=torch.zeros(0, 0))  # as one from a file
+        return record
+
+    def _cache(self, text: ValidationText | None = None) -> Path:
+        """Where the record of this model is kept, if it has no run or was measured on `text`."""
+        sizes = json.dumps(self.config.kept()["model"]).encode()
+        measured = zlib.crc32(sizes + (text.tokens.tobytes() if text else b""))
+        return cache_folder(f"{self.digest}-{measured:08x}")
 
     def text_to_measure(self) -> tuple[np.ndarray, str]:
         """The tokens of the validation split, or those of the speeches, and which of them."""

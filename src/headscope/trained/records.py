@@ -88,10 +88,10 @@ class HeadRecorder:
         return record_of(statistics, model, digest=digest, step=step, thresholds=self.thresholds)
 
 
-def cache_folder(digest: str) -> Path:
+def cache_folder(name: str) -> Path:
     """Where the record of a model without a run is kept."""
     cache = os.environ.get("HEADSCOPE_CACHE", "~/.cache/headscope")
-    return Path(cache).expanduser() / "heads" / digest
+    return Path(cache).expanduser() / "heads" / name
 
 
 def add_records(folder: Path, records: Iterable[HeadRecord]) -> None:

@@ -1,25 +1,13 @@
-"""When the heads of a model in training are measured, and the records of its checkpoints."""
+"""When the heads of a model in training are measured."""
 
 from collections.abc import Collection
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.record import HeadRecord
-from headscope.errors import UserError
 from headscope.nn.capture import evaluating
-from headscope.trained import load
-from headscope.trained.checkpoint import read, steps_of
-from headscope.trained.records import (
-    HeadRecorder,
-    add_records,
-    digest_of,
-    digest_of_checksums,
-    entries_in,
-    write_entries,
-)
+from headscope.trained.records import HeadRecorder, digest_of
 
 
 class HeadPlan:
@@ -28,8 +16,6 @@ class HeadPlan:
 
     - at the steps that are `shown`, and, if there are any, at those that are `kept` and the `last`;
     - where these are more than `every` steps apart (0: never), also every `every` steps.
-
-    The record of a step that the run keeps is written beside its checkpoint, in heads.json.
     """
 
     def __init__(self) -> None:
@@ -67,11 +53,6 @@ class HeadPlan:
                 self.latest = self.recorder(module).record(module.model, digest=digest, step=step)
         return self.latest
 
-    def keep(self, module: Any) -> None:
-        """Writes the record of the current step, whose weights the run has kept."""
-        if module.trainer.is_global_zero and module.global_step in self.steps:
-            add_records(folder_of(module), [self.record(module)])
-
     def recorder(self, module: Any) -> HeadRecorder:
         """Measures heads on the validation split, which is read once."""
         if self.texts is None:
@@ -79,26 +60,3 @@ class HeadPlan:
             options: Any = {"thresholds": self.thresholds, "own": self.own, "windows": self.windows}
             self.texts = HeadRecorder(module.model, store.tokenizer, store.validation, **options)
         return self.texts
-
-    def complete(self, module: Any) -> None:
-        """Measures the checkpoints of a run that has ended or is stopped, such as best.safetensors,
-        if they have no record yet. Removes the records of files that are gone."""
-        folder, entries = folder_of(module), {}
-        before = entries_in(folder)
-        if self.latest:
-            before[self.latest.digest] = self.latest.stored()
-        best_and_last = (folder / f"{name}.safetensors" for name in ("best", "last"))
-        for file in (*best_and_last, *steps_of(folder).values()):
-            with suppress(UserError):  # missing, damaged, or put there by the user
-                digest = digest_of_checksums(read(file).data["checksums"])
-                if digest not in before:
-                    loaded, recorder = load(file, device=module.device), self.recorder(module)
-                    record = recorder.record(loaded.model, digest=digest, step=loaded.step)
-                    before[digest] = record.stored()
-                entries[digest] = before[digest]
-        write_entries(folder, entries)
-
-
-def folder_of(module: Any) -> Path:
-    """The folder with the checkpoints of the run."""
-    return Path(module.trainer.default_root_dir) / "checkpoints"

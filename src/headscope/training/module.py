@@ -131,6 +131,10 @@ class LanguageModel(LightningModule):
         self.running_count = int(state["running_count"])
         self.timer.load_state_dict(state)
 
+    def teardown(self, stage: str) -> None:
+        if stage == "fit":
+            self.heads = HeadPlan()  # another Trainer has other callbacks
+
     # --- training ---
 
     def on_train_start(self) -> None:

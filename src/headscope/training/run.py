@@ -2,7 +2,6 @@
 
 import sys
 import traceback
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.machine import keep_freed_memory
 from headscope.nn.precision import tf32
-from headscope.stop import Interrupted
 from headscope.training.build import Run
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.saving import CheckpointSaver
@@ -86,13 +84,7 @@ def _fit(run: Run) -> dict[str, Any]:
         if not isinstance(logger, TensorBoardLogger):  # it gets them with the final losses
             logger.log_hyperparams(settings)
     checkpoint = run.resume.path if run.resume else None
-    try:
-        trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
-    except Interrupted:
-        # Without a record, heads are measured when a checkpoint is opened.
-        with suppress(UserError, OSError, torch.OutOfMemoryError):
-            record_heads(run)
-        raise
+    trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
     if trainer.fast_dev_run:
         return {}
     limit = trainer.limit_val_batches  # 0: no validation
@@ -126,7 +118,6 @@ def _fit(run: Run) -> dict[str, Any]:
     }
     if device.type == "cuda":
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
-    record_heads(run)
     final = {f"final/{name}": value for name, value in losses.items() if value is not None}
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
@@ -140,12 +131,6 @@ def _fit(run: Run) -> dict[str, Any]:
     if trainer.is_global_zero:
         write_summary(run.folder, summary)
     return summary
-
-
-def record_heads(run: Run) -> None:
-    """Measures the heads of the checkpoints that training has not measured."""
-    if run.trainer.is_global_zero and run.module.heads.measures:
-        run.module.heads.complete(run.module)
 
 
 def explained(run: Run, error: Exception) -> str | None:

@@ -19,10 +19,12 @@ from benchmarks.pages import glossary, meanings
 from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
-from headscope.analysis.metrics import head_metrics
+from headscope.analysis.metrics import METRICS, head_metrics
 from headscope.data.tokenizer import bpe
 from headscope.data.validation_text import validation_text
+from headscope.data.windows import spread_windows
 from headscope.files import replacing
+from headscope.nn.capture import capture
 from headscope.show.report.patch_texts import patch_texts
 from headscope.show.report.write import shares
 
@@ -102,11 +104,13 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     about, heads = as_json(report), rows_of(report / "heads.csv")
     with pytest.warns(UserWarning, match="only the first 8"):
         reading = loaded.read(TEXT)
-    assert len(reading.tokens) == about["tokens"] == 8
+    assert (about["windows"], about["tokens"], len(reading.tokens)) == (18, 8, 8)
     assert [f"L{row['layer']}H{row['head']}" for row in heads] == NAMES
     assert [row["type"] for row in about["heads"]] == [row["type"] for row in heads]
-    for name, expected in head_metrics(reading.attention).items():
-        close(heads, name, expected)
+    text = validation_text(loaded.corpus(), loaded.tokenizer).tokens
+    windows = capture(loaded.model, spread_windows(text, length=8, windows=18)).attention
+    for name in METRICS:  # of the record, which is of the validation split
+        close(heads, name, METRICS[name](windows, None).mean(dim=1))
     check_pairs(report, heads, reading.attention.flatten(0, 1), about)
     check_largest_weights(report, reading)
     check_predictions(report, reading)
@@ -114,7 +118,7 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     assert not (report / "examples.csv").exists()  # they are of other texts
     check_reads(report, [loaded], reading.tokens.tolist())
     check_ablation(heads, loaded, about["ablation"])
-    patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).run(loaded)
+    patched = patch_texts(loaded, **TEXTS, answers=["'", ","], position=7).result
     rows = rows_of(report / "patching.csv")
     assert [f"L{row['layer']}H{row['head']}" for row in rows] == NAMES
     close(rows, "denoising", patched.denoising, atol=1e-4)
@@ -249,17 +253,16 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     report = run / "analysis"
     columns = {row["metric"]: row for row in rows_of(report / "columns.csv")}
     heads = rows_of(report / "heads.csv")
-    others = ("layer", "head", "type", "uniform_")
+    others = ("layer", "head", "type", "uniform_", "measured_tokens")
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
-    of_tokens = {"frequent", "rare"}  # a text is too short to tell
-    assert {*meanings()[0]} - of_tokens == {*columns} | of_pairs
+    assert {*meanings()[0]} - {"rare"} == {*columns} | of_pairs
     ablated = ("loss_change", "bits_per_byte", "gradient")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
     written = glossary()["Metrics of what heads write and read"]
     for name, row in columns.items():
-        text = "repeated random texts" if name in repeats else "the given text"
-        text = "the validation split" if name.startswith(ablated) else text
+        text = "the given text" if name == "uniqueness" else "the validation split"
+        text = "repeated random texts" if name in repeats else text
         text = "the weights of the model" if name in ("copying", "composition") else text
         assert row["measured_on"] == text
         if row["uniform"]:

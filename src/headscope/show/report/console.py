@@ -6,26 +6,19 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from headscope.analysis.head_types import NONE
-from headscope.analysis.patching import PatchingResult
-from headscope.analysis.record import HeadRecord
 from headscope.show.reading_page import shown_tokens
-from headscope.show.report.inputs import ReportInput
-from headscope.show.report.patch_texts import PatchTexts
+from headscope.show.report.inputs import HeadsAtStep
+from headscope.show.report.patch_texts import PatchedTexts
 from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
 LISTED = 5  # of the most important heads
 
 
-def print_report(
-    report: ReportInput,
-    record: HeadRecord,
-    ablation: AblationResult | None,
-    patching: tuple[PatchTexts, PatchingResult] | None,
-    steps: int,
-) -> None:
+def print_report(heads: HeadsAtStep, patching: PatchedTexts | None, steps: int) -> None:
     """Print the names of the heads and the most important heads, and to standard error what they
     were measured on. `steps` is the number of training steps in the report."""
+    record, ablation = heads.record, heads.ablation
     for name, head_type in zip(record.heads, record.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
         print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
@@ -34,8 +27,8 @@ def print_report(
     if ablation and "gradient_importance" in ablation.metrics:
         print_gradients(ablation)
     if patching:
-        print_patching(*patching)
-    shown, tokens = shown_tokens(report.reading, steps), len(report.reading.tokens)
+        print_patching(patching)
+    shown, tokens = shown_tokens(heads.reading, steps), len(heads.reading.tokens)
     if shown < tokens:
         limit = f"the first {shown} of {tokens} tokens"
         note(f"attention.html has {limit}: a larger page would be slow")
@@ -70,9 +63,10 @@ def print_gradients(result: AblationResult) -> None:
         print(f"correlation with the measured change, over all heads: {both}")
 
 
-def print_patching(texts: PatchTexts, result: PatchingResult) -> None:
+def print_patching(patching: PatchedTexts) -> None:
+    result = patching.result
     print(
-        f"activation patching: {printable(texts.metric_name)} is {result.clean:.4f} on the clean "
+        f"activation patching: {printable(patching.metric)} is {result.clean:.4f} on the clean "
         f"text and {result.corrupted:.4f} on the corrupted text"
     )
     print("denoising: heads that restore most of this difference (0: nothing, 1: all of it)")

@@ -1,17 +1,20 @@
-"""What a report is about: a checkpoint and its texts.
+"""What a report is about: a checkpoint, its texts, and what was measured of its heads.
 
-Shapes: N windows, T tokens.
+Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from headscope.analysis.reading import Reading
-from headscope.analysis.tokens import TokenKinds, classify_vocabulary
+from headscope.analysis.record import HeadRecord
 from headscope.data.validation_text import ValidationText
 from headscope.data.windows import first_passage, spread_windows
 from headscope.trained import TrainedModel
+from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
 
 
@@ -19,37 +22,50 @@ from headscope.trained.records import VALIDATION
 class ReportInput:
     """The checkpoint that a report analyses, and the texts for this analysis.
 
-    - `reading`: the text of the attention maps.
-    - `windows` (N, T): the tokens that the metrics are averaged over.
-    - `kinds`: the kinds of tokens in the vocabulary.
+    - `tokens`: the text of the attention maps.
+    - `windows` (N, T): the tokens on which heads are compared, and in which examples are found.
     - `source`: a description of the windows, which the report contains.
-    - `of_record`: whether the metrics are those of the record of the heads, instead.
     """
 
     loaded: TrainedModel
-    reading: Reading
+    tokens: list[int]
     windows: Tensor
-    kinds: TokenKinds
     source: str
-    of_record: bool
 
     @classmethod
     def of_validation(
         cls, loaded: TrainedModel, text: ValidationText, windows: int | None = None
     ) -> "ReportInput":
         """A report on a validation split. The attention maps show the `probe_text` of the corpus,
-        or the beginning of the split. The metrics are averaged over windows from the whole split.
-        `windows` is their number, by default the number with about 4,096 tokens."""
+        or the beginning of the split. `windows` is the number of windows from the whole split, by
+        default the number with about 4,096 tokens."""
         length = loaded.model.block_size
         shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
         spread = spread_windows(text.tokens, windows=windows, length=length)
-        kinds = classify_vocabulary(loaded.tokenizer, text.tokens)
-        return cls(loaded, loaded.read(shown), spread, kinds, VALIDATION, windows is None)
+        return cls(loaded, shown, spread, VALIDATION)
 
     @classmethod
     def of_text(cls, loaded: TrainedModel, text: str) -> "ReportInput":
-        """A report on one text, with at most `block_size` of its tokens. One text is too short to
-        tell which tokens are frequent, so no head is named frequent-token or rare-token."""
-        reading = loaded.read(loaded.tokens(text)[: loaded.model.block_size])
-        windows, kinds = reading.tokens[None].cpu(), classify_vocabulary(loaded.tokenizer)
-        return cls(loaded, reading, windows, kinds, "the given text", False)
+        """A report on one text, with at most `block_size` of its tokens."""
+        tokens = loaded.tokens(text)[: loaded.model.block_size]
+        return cls(loaded, tokens, torch.tensor([tokens]), "the given text")
+
+
+@dataclass(frozen=True)
+class HeadsAtStep:
+    """What a report says of all heads at one training step.
+
+    - `reading`: what the text of the report does to the model, and `record`: what the heads do.
+    - `similarity` (L H, L H): the cosine similarity of each pair of heads on the windows.
+    - `ablation`: the effect of removing each head.
+    """
+
+    reading: Reading
+    record: HeadRecord
+    similarity: Tensor
+    ablation: AblationResult | None
+
+    @property
+    def changes(self) -> Mapping[str, Tensor]:
+        """The metrics (L, H) of the ablation, if there is one."""
+        return self.ablation.metrics if self.ablation else {}

@@ -1,4 +1,4 @@
-"""The texts of activation patching, from the keys of the command analyze.
+"""Activation patching between two texts, from the keys of the command analyze.
 
 Shapes: T tokens.
 """
@@ -20,34 +20,20 @@ from headscope.trained import TrainedModel
 
 
 @dataclass(frozen=True)
-class PatchTexts:
-    """Two texts of T tokens, and the metric that compares them.
+class PatchedTexts:
+    """Two texts of T tokens, and what exchanging each head between them does.
 
-    - `clean`, `corrupted`: the tokens of the texts, including the continuation if there is one.
-    - `clean_labels`, `corrupted_labels`: printable texts of these tokens.
-    - `metric` and its description `metric_name`.
+    - `clean`, `corrupted`: printable texts of the tokens, including the continuation if there is
+      one.
+    - `metric`: a description of the metric that compares them.
     - `position`: the token at which heads are replaced, from 0, or None for all tokens.
     """
 
-    clean: list[int]
-    corrupted: list[int]
-    clean_labels: list[str]
-    corrupted_labels: list[str]
-    metric: LogitDifference | ContinuationLoss
-    metric_name: str
+    clean: list[str]
+    corrupted: list[str]
+    metric: str
     position: int | None
-
-    def run(self, loaded: TrainedModel) -> PatchingResult:
-        """Exchange each head between the two texts. Raises UserError if the metric is the same on
-        both texts, because there is nothing to restore."""
-        clean, corrupted = torch.tensor(self.clean), torch.tensor(self.corrupted)
-        result = patch_heads(loaded.model, clean, corrupted, self.metric, position=self.position)
-        if result.clean == result.corrupted:
-            both = f"{self.metric_name} is {result.clean:.4f} on both"
-            problem = f"{both}: there is no difference that a head could carry"
-            advice = "change the corrupted text or the answers"
-            raise UserError(f"patch.clean and patch.corrupted: {problem}; {advice}")
-        return result
+    result: PatchingResult
 
 
 def patch_texts(
@@ -58,15 +44,16 @@ def patch_texts(
     answers: Sequence[str] | None = None,
     continuation: str | None = None,
     position: int | None = None,
-) -> PatchTexts:
-    """Encode two texts for activation patching. The metric is one of these:
+) -> PatchedTexts:
+    """Exchange each head between two texts. The metric is one of these:
 
     - with `answers`: the logit of the first answer minus the logit of the second answer, at the
       last token. Each answer must be a single token.
     - with `continuation`: the mean loss on the tokens of this text, which follow both texts.
 
     Raises UserError if a text is missing or longer than `block_size`, if the two texts are equal or
-    have different numbers of tokens, or if an answer is not a single token.
+    have different numbers of tokens, if an answer is not a single token, or if the metric is the
+    same on both texts, because there is nothing to restore.
     """
     tokenizer = loaded.tokenizer
     if not clean or not corrupted:
@@ -106,5 +93,11 @@ def patch_texts(
         more = " with patch.continuation" if answers is None else ""
         limit = f"more than the model's block_size={loaded.model.block_size}"
         raise UserError(f"patch.clean has {length} tokens{more}, {limit}: shorten both texts")
-    clean_labels, corrupted_labels = map(tokenizer.labels, tokens)
-    return PatchTexts(tokens[0], tokens[1], clean_labels, corrupted_labels, metric, name, position)
+    texts = [torch.tensor(of_text) for of_text in tokens]
+    result = patch_heads(loaded.model, texts[0], texts[1], metric, position=position)
+    if result.clean == result.corrupted:
+        problem = f"{name} is {result.clean:.4f} on both"
+        advice = "there is no difference that a head could carry; change the corrupted text or the"
+        raise UserError(f"patch.clean and patch.corrupted: {problem}: {advice} answers")
+    first_labels, second_labels = map(tokenizer.labels, tokens)
+    return PatchedTexts(first_labels, second_labels, name, position, result)

@@ -19,56 +19,50 @@ from headscope.analysis.in_context import in_context_score
 from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult
 from headscope.analysis.reading import Reading
-from headscope.analysis.record import HeadRecord
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.rows import per_cell, per_head
 from headscope.analysis.snapshot import Predictions
 from headscope.analysis.why import Why
 from headscope.errors import UserError
 from headscope.nn import GPT
-from headscope.show.report.inputs import ReportInput
-from headscope.show.report.patch_texts import PatchTexts
-from headscope.trained.ablations import AblationResult
+from headscope.show.report.inputs import HeadsAtStep, ReportInput
+from headscope.show.report.patch_texts import PatchedTexts
 from headscope.trained.records import VALIDATION
 
 PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
-History = Sequence[tuple[int, HeadRecord, Mapping[str, Tensor]]]
-"""For each training step, its record, and the metrics of an `AblationResult`, if any."""
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
 
-def tables_of(report: ReportInput, record: HeadRecord, shown: int) -> dict[str, DataFrame]:
+def tables_of(heads: HeadsAtStep, shown: int) -> dict[str, DataFrame]:
     """The tables of pairs of heads, and of the first `shown` tokens of the text, by file names."""
-    loaded, reading, names = report.loaded, report.reading, record.heads
-    mask = visible_in(loaded.model, reading.tokens[None])
+    reading, names, model = heads.reading, heads.record.heads, heads.reading.model
+    mask = visible_in(model, reading.tokens[None])
     visible = visible_keys(reading.attention, None if mask is None else mask[0, 0])  # (T, T)
     maps = reading.attention.flatten(0, 1)[:, :shown, :shown]
     predicted = reading.predictions(reading.targets(shown))
-    described = predicted, reading.labels[:shown], loaded.tokenizer.label
+    described = predicted, reading.labels[:shown], reading.tokenizer.label
     tables = {
-        "similarity.csv": matrix_table(record.similarity, names),
+        "similarity.csv": matrix_table(heads.similarity, names),
         "jensen_shannon.csv": matrix_table(jensen_shannon(maps, visible[:shown, :shown]), names),
         "largest_weights.csv": largest_weights(reading, visible),
         "lens.csv": lens_table(*described),
     }
     if shown > 1:
         tables["pushes.csv"] = push_table(*described)
-    if len(loaded.model.blocks) > 1 and "composition" in record.metrics:
-        tables["composition.csv"] = composition_table(loaded.model)
+    if len(model.blocks) > 1 and "composition" in heads.record.metrics:
+        tables["composition.csv"] = composition_table(model)
     return tables
 
 
 def summary(
-    report: ReportInput,
-    record: HeadRecord,
-    ablation: AblationResult | None,
-    patching: tuple[PatchTexts, PatchingResult] | None,
+    report: ReportInput, heads: HeadsAtStep, patching: PatchedTexts | None
 ) -> dict[str, Any]:
-    """The content of heads.json without the table of heads."""
-    heads, similar = record.heads, pairs_by_similarity(record.similarity)
-    pairs = [{"heads": [heads[a], heads[b]], "similarity": value} for a, b, value in similar]
+    """The content of heads.json."""
+    record, ablation, names = heads.record, heads.ablation, heads.record.heads
+    similar = pairs_by_similarity(heads.similarity)
+    pairs = [{"heads": [names[a], names[b]], "similarity": value} for a, b, value in similar]
     texts = dict.fromkeys(record.metrics, record.source) | {"uniqueness": report.source}
-    texts |= dict.fromkeys(ablation.metrics if ablation else {}, VALIDATION)
+    texts |= dict.fromkeys(heads.changes, VALIDATION)
     others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
     others |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
     uniform = record.uniform
@@ -79,57 +73,60 @@ def summary(
         "windows": record.windows,
         "tokens": record.tokens,
         "in_context_score": in_context_score(loaded.model, report.windows, loaded.answers),
-        "text": loaded.tokenizer.decode(report.reading.tokens.tolist()),
+        "text": loaded.tokenizer.decode(report.tokens),
         "measured_on": {
             **dict.fromkeys(["similarity.csv", "examples.csv"], report.source),
             **dict.fromkeys(["jensen_shannon.csv", "lens.csv", "pushes.csv", "reads.csv"], page),
             "deciders.csv": f"the last token of {page}",
             "attention.html": "the beginning of `text`",
         },
-        "diversity": float(diversity(record.similarity)),
+        "diversity": float(diversity(heads.similarity)),
         "most_alike": pairs[:PAIRS],
         "least_alike": pairs[::-1][:PAIRS],
         "metrics": [
             {"metric": name, "measured_on": others.get(name, text), "uniform": uniform.get(name)}
             for name, text in texts.items()
         ],
+        "heads": head_table(heads).to_dict("records"),
     }
     if ablation:
         described = {name: getattr(ablation, name) for name in ("replace_by", "windows", "loss")}
         described["correlation_with_loss_change"] = ablation.correlations
         content["ablation"] = described
     if patching:
-        asked, scores = patching
+        result = patching.result
         content["patching"] = {
-            "clean": asked.clean_labels,
-            "corrupted": asked.corrupted_labels,
-            "position": asked.position,
-            "metric": asked.metric_name,
-            "metric_clean": scores.clean,
-            "metric_corrupted": scores.corrupted,
-            "heads": patching_table(scores).to_dict("records"),
+            "clean": patching.clean,
+            "corrupted": patching.corrupted,
+            "position": patching.position,
+            "metric": patching.metric,
+            "metric_clean": result.clean,
+            "metric_corrupted": result.corrupted,
+            "heads": patching_table(result).to_dict("records"),
         }
     return content
 
 
-def head_table(record: HeadRecord, more: Mapping[str, Tensor] | None = None) -> DataFrame:
-    """One row per head with its name and metrics, also those in `more`, each a tensor (L, H)."""
-    unique = uniqueness(record.similarity).view_as(record.metrics["self"])
-    table = per_head(record.metrics | {"uniqueness": unique} | dict(more or {}))
-    table.insert(2, "type", [head_type.name for head_type in record.types])
+def head_table(heads: HeadsAtStep) -> DataFrame:
+    """One row per head with its name and metrics."""
+    metrics = heads.record.metrics
+    unique = uniqueness(heads.similarity).view_as(metrics["self"])
+    table = per_head({**metrics, "uniqueness": unique, **heads.changes})
+    table.insert(2, "type", [head_type.name for head_type in heads.record.types])
     return table
 
 
-def with_uniform(table: DataFrame, record: HeadRecord) -> DataFrame:
-    """The table with a column `uniform_<name>` per metric: its value for uniform attention."""
-    return table.assign(**{f"uniform_{name}": one for name, one in record.uniform.items()})
+def with_uniform(heads: HeadsAtStep) -> DataFrame:
+    """The same with the number of tokens that were measured, and a column `uniform_<name>` per
+    metric: its value for uniform attention."""
+    record = heads.record
+    uniform = {f"uniform_{name}": value for name, value in record.uniform.items()}
+    return head_table(heads).assign(measured_tokens=record.measured_tokens, **uniform)
 
 
-def history_table(history: History) -> DataFrame:
-    """The table of heads for each training step in `history`."""
-    tables = {
-        step: with_uniform(head_table(record, ablated), record) for step, record, ablated in history
-    }
+def history_table(by_step: Mapping[int, HeadsAtStep]) -> DataFrame:
+    """The table of heads for each training step."""
+    tables = {step: with_uniform(heads) for step, heads in by_step.items()}
     return concat(tables, names=["step"]).reset_index("step")
 
 

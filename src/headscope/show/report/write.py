@@ -4,7 +4,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,15 @@ from pandas import DataFrame
 from headscope.analysis import pictures
 from headscope.analysis.examples import example_rows, find_examples, shown_examples
 from headscope.analysis.head_outputs import Track
-from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.head_statistics import head_similarity
 from headscope.analysis.head_types import Thresholds
-from headscope.analysis.own_metrics import HeadMetric
-from headscope.analysis.patching import PatchingResult
-from headscope.analysis.reading import Reading
-from headscope.analysis.record import HeadRecord, record_of
 from headscope.analysis.why import POSITION_BIAS, Why
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.reading_page import page_of, shown_tokens
 from headscope.show.report import tables
-from headscope.show.report.inputs import ReportInput
-from headscope.show.report.patch_texts import PatchTexts
-from headscope.show.report.tables import History
+from headscope.show.report.inputs import HeadsAtStep, ReportInput
+from headscope.show.report.patch_texts import PatchedTexts
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
@@ -51,98 +45,79 @@ def write_report(
     *,
     thresholds: Thresholds | None = None,
     ablation: Callable[..., AblationResult] | None = None,
-    patching: tuple[PatchTexts, PatchingResult] | None = None,
+    patching: PatchedTexts | None = None,
     history: Sequence[TrainedModel] = (),
-    own: Mapping[str, HeadMetric] | None = None,
+    measuring: Mapping[str, Any] | None = None,
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
-) -> tuple[HeadRecord, AblationResult | None]:
-    """Measure the heads and write the tables, the pictures (PNG and SVG) and attention.html.
+) -> HeadsAtStep:
+    """Write the tables, the pictures (PNG and SVG) and attention.html.
 
-    - `thresholds` give other names than those of the record.
+    - `thresholds` give other names than those of the record of the heads.
     - `ablation` measures the effect of removing each head of a model.
     - `patching`: the effect of exchanging each head between two texts.
     - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
-    - `own`: metrics of the user (see `measure_heads`).
+    - `measuring`: how heads are measured, if not as always (see `TrainedModel.record`).
     - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
-    an earlier report are replaced or removed. Returns the record of the heads, and the result
-    of the ablation or None. Raises UserError if a file of someone else would be overwritten.
+    an earlier report are replaced or removed. Returns what was measured of the heads of the
+    checkpoint. Raises UserError if a file of someone else would be overwritten.
     """
-    loaded, reading = report.loaded, report.reading
     files_of(folder)  # fails before the long measurements
-    result = ablation(loaded.model, track=track) if ablation else None
-
-    def measure(model: TrainedModel) -> HeadRecord:
-        """The record of a checkpoint, with the similarity of heads on the windows. If these are
-        not those of the record, or there are own metrics, with the metrics on the windows."""
-        options: Any = {"source": report.source, "kinds": report.kinds, "own": own}
-        measured = measure_heads(model.model, report.windows, **options)
-        same = report.of_record and not own
-        try:
-            record = model.record(track=track)
-        except UserError:  # its vocabulary cannot represent any other text that is here
-            record, same = record_of(measured, model.model), False
+    loaded, windows = report.loaded, report.windows
+    models = {model.step: model for model in (*history, loaded)}
+    by_step = {}
+    for step, model in track(sorted(models.items())):
+        reading = model.read(report.tokens)
+        record = reading.record(**(measuring or {}))
         if thresholds:
             record = record.renamed(model.model, thresholds)
-        return replace(record, **({"similarity": measured.similarity} if same else vars(measured)))
-
-    record = measure(loaded)
-    ablated = result.metrics if result else {}
-    of_report = (loaded, record, ablated)
-    by_step = {}
-    for model in track(history):
-        by_step[model.step] = of_report
-        if model is not loaded:
-            by_step[model.step] = (
-                model,
-                measure(model),
-                ablation(model.model).metrics if ablation else {},
-            )
-    over_steps = [(step, *of_step[1:]) for step, of_step in sorted(by_step.items())]
-    by_step = {loaded.step: of_report} | by_step
-    shown = shown_tokens(reading, len(by_step))
-    text, expected = reading.tokens[:shown].tolist(), reading.targets(shown)[shown - 1]
+        removed = ablation(model.model) if ablation else None
+        similarity = head_similarity(model.model, windows)
+        by_step[step] = HeadsAtStep(reading, record, similarity, removed)
+    heads = by_step[loaded.step]
+    over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
+    shown = shown_tokens(heads.reading, len(by_step))
+    text, expected = report.tokens[:shown], heads.reading.targets(shown)[shown - 1]
     snapshots, losses, reads = {}, [], {}
     rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
-    for step, (stored, of_step, more) in track(sorted(by_step.items())):
-        at_step = reading if stored is loaded else stored.read(reading.tokens.tolist())
-        made = at_step.snapshot(of_step, shown, more_metrics=more)
+    for step, at_step in track(by_step.items()):
+        model, reading = models[step], at_step.reading
+        made = reading.snapshot(at_step.record, shown, more_metrics=at_step.changes)
         if report.source == VALIDATION:
-            found = find_examples(stored.model, report.windows, stored.tokenizer)
-            elsewhere = shown_examples(found, report.windows, report.source)
+            found = find_examples(model.model, windows, model.tokenizer)
+            elsewhere = shown_examples(found, windows, report.source)
             made = made.with_json("examples", elsewhere)
             rows["examples"] += [{"step": step, **row} for row in example_rows(found)]
         snapshots[step] = made
-        losses.append(at_step.loss(shown))
-        of_page = stored.read(text)
+        losses.append(reading.loss(shown))
+        of_page = model.read(text)
         for row in of_page.decider_rows(token=expected):
             rows["deciders"].append({"step": step, **row})
-        reads[step] = tables.reads_of(of_page, record.heads)
+        reads[step] = tables.reads_of(of_page, heads.record.heads)
         for head, why in reads[step].items():
             rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
-    heads = tables.head_table(record, ablated)
-    content = tables.summary(report, record, result, patching)
-    content["heads"], rows["columns"] = heads.to_dict("records"), content["metrics"]
-    written = tables.tables_of(report, record, shown)
-    written["heads.csv"] = tables.with_uniform(heads, record)
+    content = tables.summary(report, heads, patching)
+    rows["columns"] = content["metrics"]
+    written = tables.tables_of(heads, shown)
+    written["heads.csv"] = tables.with_uniform(heads)
     written |= {f"{name}.csv": DataFrame(listed) for name, listed in rows.items() if listed}
     if over_steps:
         written["history.csv"] = tables.history_table(over_steps)
     if patching:
-        written["patching.csv"] = tables.patching_table(patching[1])
+        written["patching.csv"] = tables.patching_table(patching.result)
     contents = {name: table.to_csv(index=False).encode() for name, table in written.items()}
     decisive = [row for row in rows["deciders"] if row["step"] == loaded.step]
-    page = page_of(reading, [*snapshots.values()], losses, decisive)
+    page = page_of(heads.reading, [*snapshots.values()], losses, decisive)
     contents["attention.html"] = page.encode()
     if event_file:
         blobs = {step: snapshot.blobs() for step, snapshot in snapshots.items()}
         # TensorBoard sorts event files by the seconds in their names.
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
-    drawn = pictures_of(reading, record, result, patching, over_steps, reads[loaded.step])
+    drawn = pictures_of(heads, patching, over_steps, reads[loaded.step])
     write_files(folder, content, contents, track(drawn))
-    return record, result
+    return heads
 
 
 def write_files(
@@ -190,26 +165,25 @@ def files_of(folder: Path) -> list[str]:
 
 
 def pictures_of(
-    reading: Reading,
-    record: HeadRecord,
-    ablation: AblationResult | None,
-    patching: tuple[PatchTexts, PatchingResult] | None,
-    history: History,
+    heads: HeadsAtStep,
+    patching: PatchedTexts | None,
+    history: Mapping[int, HeadsAtStep],
     reads: Mapping[str, Why],
 ) -> Iterator[tuple[str, Figure]]:
     """All pictures of a report, each with its file name without extension."""
+    reading, record = heads.reading, heads.record
     for layer, weights in enumerate(reading.attention):
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture
     texts: Any = {"title": "Metrics of all heads", "marks": record.uniform}
     yield "metrics", pictures.heatmaps_of(record.metrics, ends=record.ends, **texts)
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
-    picture = pictures.similarity_matrix(record.similarity, record.heads, **texts)
+    picture = pictures.similarity_matrix(heads.similarity, record.heads, **texts)
     yield "similarity", picture
-    if ablation:
-        yield "ablation", changes(ablation)
+    if heads.ablation:
+        yield "ablation", changes(heads.ablation)
     if patching:
-        yield "patching", scores(*patching)
+        yield "patching", scores(patching)
     if position := pictures.position_picture(reading.model.position):
         yield "position", position
     if history:
@@ -230,29 +204,27 @@ def changes(result: AblationResult) -> Figure:
     return pictures.changes_of_heads(values, title=title, label=label)
 
 
-def scores(texts: PatchTexts, result: PatchingResult) -> Figure:
-    place = "at all tokens"
-    if texts.position is not None:
-        both = (texts.clean_labels, texts.corrupted_labels)
-        labels = (of_text[texts.position] for of_text in both)
-        place = f"at token {texts.position} ({' / '.join(labels)})"
+def scores(patching: PatchedTexts) -> Figure:
+    place, result = "at all tokens", patching.result
+    if patching.position is not None:
+        labels = (of_text[patching.position] for of_text in (patching.clean, patching.corrupted))
+        place = f"at token {patching.position} ({' / '.join(labels)})"
     title = (
-        f"Activation patching of heads {place}\nclean: {''.join(texts.clean_labels)}\n"
-        f"corrupted: {''.join(texts.corrupted_labels)}\n{texts.metric_name}: "
+        f"Activation patching of heads {place}\nclean: {''.join(patching.clean)}\n"
+        f"corrupted: {''.join(patching.corrupted)}\n{patching.metric}: "
         f"{result.clean:.3g} (clean), {result.corrupted:.3g} (corrupted)"
     )
     return pictures.patching_of_heads(result.denoising, result.noising, title=title)
 
 
-def lines(history: History) -> Figure:
-    every = [record.metrics | dict(ablated) for _, record, ablated in history]
+def lines(history: Mapping[int, HeadsAtStep]) -> Figure:
+    every = [{**heads.record.metrics, **heads.changes} for heads in history.values()]
     values = {
         name: torch.stack([metrics[name] for metrics in every])
         for name in every[0]
         if all(name in metrics for metrics in every)
     }
-    steps = [step for step, _, _ in history]
-    return pictures.history(steps, values, title="Metrics of all heads during training")
+    return pictures.history([*history], values, title="Metrics of all heads during training")
 
 
 def shares(reads: Mapping[str, Why]) -> Figure:

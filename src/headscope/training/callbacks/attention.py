@@ -27,7 +27,6 @@ from headscope.training.callbacks.steps import (
     last_step,
     snapshot_steps,
 )
-from headscope.training.head_plan import HeadPlan
 from headscope.training.loggers import add_image, add_snapshot, tensorboard_writers
 from headscope.training.module import LanguageModel
 
@@ -102,48 +101,54 @@ class AttentionLog(StepCallback):
             raise UserError(f"{limits} are too small for one token: raise them")
         self.tokens = self.tokens[:kept]
 
-    def has_logged(self, step: int, plan: HeadPlan) -> bool:
-        return all(step in each for each in (self.snapshot_steps, self.image_steps) if each)
-
-    def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
+    def log_heads(self, trainer: Trainer, pl_module: LanguageModel, *, at_stop: bool) -> None:
         if not (writers := tensorboard_writers(trainer)):
             return
-        record = pl_module.heads.record(pl_module)
-        with evaluating(pl_module.model):  # once for all parts
-            self.log_attention(pl_module.model, record, trainer.global_step, writers)
-
-    def log_attention(self, model: GPT, record: HeadRecord, step: int, writers: list[Any]) -> None:
-        """Logs what is planned after `step`, or a snapshot if a name has changed."""
+        step, record = trainer.global_step, pl_module.heads.record(pl_module)
         names = [head_type.name for head_type in record.types]
         renamed, self.names = names != self.names, names
         planned, with_image = (
-            bool(steps) and step in {*steps, self.ended}
+            bool(steps) and (step in steps) != at_stop
             for steps in (self.snapshot_steps, self.image_steps)
         )
         with_snapshot = planned or (self.snapshot_steps and renamed)
         if not with_snapshot and not with_image:
             return
-        reading = Activations(model, self.tokens, self.tokenizer, step=step)
-        reading.labels = self.labels  # so that they are not computed again
-        if with_snapshot:
-            predictions = predict(reading, reading.targets())
-            following = torch.from_numpy(predictions.target_probabilities[-1, :-1]).to(model.device)
-            reading.known_losses = -following.log()
-            header = {**reading.header(), **record.header(), "text_tokens": self.text_tokens}
-            for each in self.holds:
-                for layer, head in each.chosen if each.holds(max(0, step - 1)) else ():
-                    header["held"][layer * len(reading.attention[0]) + head] = 1
-            label_of = self.vocabulary.__getitem__
-            blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
-            size = sum(map(len, blobs))
-            later = sum(each > step for each in self.snapshot_steps)
-            if planned or self.logged_bytes + size * (1 + later) <= self.run_bytes:
-                self.logged_bytes += size
-                for writer in writers:
-                    add_snapshot(writer, SNAPSHOTS, blobs, step)
-        if with_image:
-            weights = reading.attention.float().cpu()  # (L, H, T, T)
-            for layer, maps in enumerate(weights):
-                tag, image = image_tag(layer, weights.size(1)), head_image(maps)
-                for writer in writers:
-                    add_image(writer, tag, image, step, DESCRIPTION)
+        with evaluating(pl_module.model):  # once for both
+            reading = Activations(pl_module.model, self.tokens, self.tokenizer, step=step)
+            reading.labels = self.labels  # so that they are not computed again
+            if with_snapshot:
+                self.log_snapshot(step, reading, record, writers, planned=planned)
+            if with_image:
+                weights = reading.attention.float().cpu()  # (L, H, T, T)
+                for layer, maps in enumerate(weights):
+                    tag, image = image_tag(layer, weights.size(1)), head_image(maps)
+                    for writer in writers:
+                        add_image(writer, tag, image, step, DESCRIPTION)
+
+    def log_snapshot(
+        self,
+        step: int,
+        reading: Activations,
+        record: HeadRecord,
+        writers: list[Any],
+        *,
+        planned: bool,
+    ) -> None:
+        """Logs a snapshot. One that is not planned must leave room for all that are."""
+        predictions = predict(reading, reading.targets())
+        following = torch.from_numpy(predictions.target_probabilities[-1, :-1])
+        reading.known_losses = -following.log().to(reading.model.device)
+        header = {**reading.header(), **record.header(), "text_tokens": self.text_tokens}
+        for each in self.holds:
+            for layer, head in each.chosen if each.holds(max(0, step - 1)) else ():
+                header["held"][layer * len(reading.attention[0]) + head] = 1
+        label_of = self.vocabulary.__getitem__
+        blobs = snapshot(header, reading.weights(), predictions, label_of).blobs()
+        size = sum(map(len, blobs))
+        later = sum(each > step for each in self.snapshot_steps)
+        if planned or self.logged_bytes + size * (1 + later) <= self.run_bytes:
+            self.logged_bytes += size
+            self.snapshot_steps.add(step)
+            for writer in writers:
+                add_snapshot(writer, SNAPSHOTS, blobs, step)

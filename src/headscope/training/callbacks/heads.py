@@ -4,14 +4,12 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from headscope.analysis.diversity import diversity
 from headscope.analysis.head_types import GLOBAL, MIXED, NONE, Thresholds
 from headscope.analysis.own_metrics import HeadMetric, own_metrics
 from headscope.analysis.record import HeadRecord
 from headscope.config.parse import Count, Positive
 from headscope.config.parts import Part
 from headscope.training.callbacks.steps import StepCallback, data_of, last_step
-from headscope.training.head_plan import HeadPlan
 from headscope.training.loggers import log_scalars, tensorboard_writers
 from headscope.training.module import LanguageModel
 
@@ -65,13 +63,12 @@ class HeadWatch(StepCallback):
             plan.every, plan.windows = self.every_steps, self.windows
             plan.thresholds, plan.own = self.thresholds, self.own
 
-    def has_logged(self, step: int, plan: HeadPlan) -> bool:
-        return step in plan.steps or not plan.measures
-
-    def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
-        if not trainer.loggers or not trainer.is_global_zero:
+    def log_heads(self, trainer: Trainer, pl_module: LanguageModel, *, at_stop: bool) -> None:
+        step, plan = trainer.global_step, pl_module.heads
+        logged = at_stop and step in plan.steps
+        if logged or not trainer.loggers or not trainer.is_global_zero:
             return
-        step, record = trainer.global_step, pl_module.heads.record(pl_module)
+        record = plan.record(pl_module)
         for line in self.new_names(record, step):
             pl_module.print(line)
         for writer in [] if self.layout_written else tensorboard_writers(trainer):
@@ -94,7 +91,7 @@ class HeadWatch(StepCallback):
 
 def scalars(record: HeadRecord) -> dict[str, float]:
     """The scalars to log, by their tags."""
-    values = {f"{SCALARS}/diversity": float(diversity(record.similarity))}
+    values = {f"{SCALARS}/diversity": record.diversity}
     for metric, tags in charted(record).items():
         values |= zip(tags, record.metrics[metric].flatten().tolist(), strict=True)
     return values

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from headscope.config.parse import Count, NonNegative
+from headscope.errors import UserError
 from headscope.stop import Interrupted, StopSignals
+from headscope.trained import load
+from headscope.trained.checkpoint import read, steps_of
+from headscope.trained.records import add_records, digest_of_checksums, entries_in, write_entries
 from headscope.training.callbacks.steps import MEGABYTE, evenly_chosen, spread_steps
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
 from headscope.training.loggers import tensorboard_writers
@@ -33,7 +38,8 @@ class CheckpointSaver(Checkpoint):
       `keep_megabytes`.
 
     Lightning calls subclasses of `Checkpoint` after all other callbacks, so a checkpoint contains
-    the states of all of them after the step that it saves. In a Trainer without `SafetensorsIO`,
+    the states of all of them after the step that it saves. The records of its heads are in
+    heads.json (see `HeadPlan`). In a Trainer without `SafetensorsIO`,
     the files are Lightning's own, with the suffix `.ckpt`. With `fast_dev_run`, nothing is saved.
     """
 
@@ -94,6 +100,7 @@ class CheckpointSaver(Checkpoint):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         if self.saved_for:
+            self._record_heads(trainer, pl_module)
             raise Interrupted(self.saved_for)
         if trainer.global_step == 0:
             self._keep(trainer, pl_module)
@@ -125,6 +132,7 @@ class CheckpointSaver(Checkpoint):
         stopped_early = trainer.global_step < trainer.max_steps  # callbacks have measured again
         if self.saved_step != trainer.global_step or stopped_early:
             self._save(trainer, pl_module)
+        self._record_heads(trainer, pl_module)
         self.signals.restore()
         (number,) = self._largest(self.signals.requested)  # the same in every process
         if number:
@@ -172,7 +180,31 @@ class CheckpointSaver(Checkpoint):
             file = self.folder / f"step_{trainer.global_step:06}{self.suffix}"
             with pl_module.timer.paused():
                 trainer.save_checkpoint(file, weights_only=True)
-                pl_module.heads.keep(pl_module)
+                if trainer.is_global_zero and pl_module.heads.measures:
+                    add_records(self.folder, [pl_module.heads.record(pl_module)])
+
+    def _record_heads(self, trainer: Any, pl_module: Any) -> None:
+        """Measures the heads of the checkpoints without a record, at the end. Removes the records
+        of files that are gone."""
+        plan = pl_module.heads
+        if not plan.measures or not trainer.is_global_zero or trainer.fast_dev_run:
+            return
+        before, entries = entries_in(self.folder), {}
+        if plan.latest:
+            before[plan.latest.digest] = plan.latest.stored()
+        best_and_last = (self.folder / f"{name}.safetensors" for name in ("best", "last"))
+        # Without a record, heads are measured when a checkpoint is opened.
+        with suppress(OSError, torch.OutOfMemoryError), pl_module.timer.paused():
+            for file in (*best_and_last, *steps_of(self.folder).values()):
+                with suppress(UserError):  # missing, damaged, or put there by the user
+                    digest = digest_of_checksums(read(file).data["checksums"])
+                    if digest not in before:
+                        loaded = load(file, device=pl_module.device)
+                        recorder = plan.recorder(pl_module)
+                        record = recorder.record(loaded.model, digest=digest, step=loaded.step)
+                        before[digest] = record.stored()
+                    entries[digest] = before[digest]
+            write_entries(self.folder, entries)
 
 
 def validates_now(trainer: Any) -> bool:

@@ -9,28 +9,24 @@ from lightning.pytorch import Callback, Trainer
 
 from headscope.data.module import TokenDataModule
 from headscope.errors import UserError
-from headscope.training.head_plan import HeadPlan
 from headscope.training.module import LanguageModel
 
 MEGABYTE = 10**6
 
 
 class StepCallback(Callback, ABC):
-    """Calls `on_due_step` at each step at which heads are measured (see `HeadPlan`), and, when
-    training stops early, after the last step, unless `has_logged` is true. The training timer is
-    paused meanwhile, and `seconds` is the total time. `on_due_step` must not change the model or
-    use the global random number generators."""
+    """Calls `log_heads` at each step at which heads are measured (see `HeadPlan`), and once more at
+    the end of a training that stops early. The training timer is paused meanwhile, and `seconds` is
+    the total time. `log_heads` must not change the model or use the global random number
+    generators."""
 
     seconds = 0.0
     ended = -1  # the step of an early stop, after which a resumed run does not log again
 
     @abstractmethod
-    def on_due_step(self, trainer: Trainer, pl_module: LanguageModel) -> None:
-        """`trainer.global_step` is the number of finished steps, 0 for the untrained model."""
-
-    @abstractmethod
-    def has_logged(self, step: int, plan: HeadPlan) -> bool:
-        """Whether it logs nothing at all, or has logged everything at this step."""
+    def log_heads(self, trainer: Trainer, pl_module: LanguageModel, *, at_stop: bool) -> None:
+        """Logs what is planned at `trainer.global_step`, the number of finished steps. With
+        `at_stop`, training has stopped early, and what was not planned at this step is logged."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         if trainer.global_step == 0:
@@ -42,15 +38,14 @@ class StepCallback(Callback, ABC):
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         step = trainer.global_step
-        stopped_early = step < trainer.max_steps and step != self.ended
-        if stopped_early and not self.has_logged(step, pl_module.heads):
+        if pl_module.heads.measures and step < trainer.max_steps and step != self.ended:
             self.ended = step
-            self.call(trainer, pl_module)
+            self.call(trainer, pl_module, at_stop=True)
 
-    def call(self, trainer: Trainer, pl_module: Any) -> None:
+    def call(self, trainer: Trainer, pl_module: Any, *, at_stop: bool = False) -> None:
         with pl_module.timer.paused():
             started = time.perf_counter()
-            self.on_due_step(trainer, pl_module)
+            self.log_heads(trainer, pl_module, at_stop=at_stop)
             self.seconds += time.perf_counter() - started
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,7 +53,7 @@ class StepCallback(Callback, ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds = float(state["seconds"])
-        self.ended = int(state.get("ended", -1))
+        self.ended = int(state["ended"])
 
 
 def last_step(trainer: Trainer) -> int:
