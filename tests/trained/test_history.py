@@ -91,5 +91,7 @@ def test_the_history_is_that_of_the_report_and_of_the_log(run, script, monkeypat
         logged = [(event.step, event.value) for event in events(run).Scalars(tag)]
         found = whole[whole["metric"] == tag]
         assert [*zip(found["step"], found["value"], strict=True)] == logged
+    tokens = whole[whole["metric"] == "measured_tokens"].set_index("step")["value"].to_dict()
+    assert tokens == {int(row["step"]): int(row["measured_tokens"]) for row in rows}
     with refused("nowhere is not the folder of a run"):
         headscope.history("nowhere")

@@ -114,7 +114,8 @@ SHAPE = ("layers", "heads", "labels")
 """The fields that are equal in two snapshots that can be compared."""
 
 OF_HEADS = ("names", "uncertain", "scores", "ratios", "metrics", "held")
-PER_STEP = ("step", *OF_HEADS, "losses", "next", "layout")
+MEASURED = ("measured_tokens", "measured_on", "uniform")
+PER_STEP = ("step", *OF_HEADS, *MEASURED, "losses", "next", "layout")
 """The fields of a header that may change from step to step. All others belong to the run."""
 
 

@@ -28,8 +28,8 @@ def history(
       when is a head necessary? This takes seconds per step.
     - `metrics` are your own metrics by name, functions of attention weights and tokens (see
       `headscope.analysis.own_metrics.HeadMetric`). All metrics are measured again then.
-    - For the whole model, what the run logged for TensorBoard, such as `train/loss` and `val/loss`.
-      Here, layer and head are NA.
+    - For the whole model, the number of `measured_tokens` at each step, and what the run logged for
+      TensorBoard, such as `train/loss` and `val/loss`. Here, layer and head are NA.
 
     Raises UserError if a folder is not a run, or if a checkpoint or its text cannot be read.
     """
@@ -42,13 +42,15 @@ def history(
             loaded = load(file, device=device)
             if text is None and (ablation or metrics):
                 text = validation_text(loaded.corpus(), loaded.tokenizer)
-            found = loaded.record(text, metrics=metrics).metrics
+            record = loaded.record(text, metrics=metrics)
+            found = record.metrics
             if ablation:
                 assert text is not None
                 found = found | measure_ablation(loaded.model, text).metrics
             seed = loaded.config.seed
-            table = per_head(found).melt(["layer", "head"], var_name="metric")
-            rows += table.assign(run=str(run), seed=seed, step=loaded.step).to_dict("records")
+            of_step = per_head(found).melt(["layer", "head"], var_name="metric").to_dict("records")
+            of_step.append({"metric": "measured_tokens", "value": record.measured_tokens})
+            rows += [{"run": str(run), "seed": seed, "step": loaded.step, **row} for row in of_step]
         rows += [{"run": str(run), "seed": seed, **row} for row in logged(folder / "tensorboard")]
     return data_frame(rows, COLUMNS).astype({"layer": "Int64", "head": "Int64"})
 

@@ -139,12 +139,15 @@ def test_heads_are_measured_while_the_page_is_shown(tmp_path, monkeypatch, speec
     explorer = Explorer(Models(str(tmp_path), None, "cpu", text=str(speeches)))
     assert ask(explorer, "open", model="this")["measuring"] == {"share": 0}
     before = ask(explorer, "read", text=TEXT)["history"]
-    assert (before["measured_tokens"], {*before["steps"][0]["names"]}) == (0, {"-"})
+    assert (before["steps"][0]["measured_tokens"], {*before["steps"][0]["names"]}) == (0, {"-"})
     waits.set()
     record = measured(explorer.models.get("this"))
     after = ask(explorer, "read", text=TEXT)["history"]
     assert ask(explorer, "open", model="this")["measuring"] is None
-    assert (after["measured_tokens"], after["measured_on"]) == (1024, speeches.name)
+    assert (after["steps"][0]["measured_tokens"], after["steps"][0]["measured_on"]) == (
+        1024,
+        speeches.name,
+    )
     assert after["steps"][0]["names"] == [each.label for each in record.types]
     text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer).tokens
     expected = HeadRecorder(loaded.model, loaded.tokenizer, text).record(loaded.model, step=0)

@@ -17,7 +17,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from torch.utils.tensorboard import SummaryWriter
 
 import headscope.show.viewer
-from headscope.analysis.headers import MAX_STEPS
+from headscope.analysis.headers import MAX_STEPS, MEASURED
 from headscope.show.tensorboard.loader import AttentionLoader
 from headscope.training.loggers import add_snapshot
 from headscope.training.snapshot_events import snapshot_summary
@@ -142,9 +142,9 @@ def test_the_history_has_every_step_without_a_flag(served: Board) -> None:
     for each in found["steps"]:
         header = json.loads(made_up_parts(each["step"])[0])
         assert each["layout"] == header["parts"]
-        for name in ("names", "scores", "ratios", "metrics", "losses", "next"):
+        for name in ("names", "scores", "ratios", "metrics", "losses", "next", *MEASURED):
             assert each[name] == header[name]
-        for name in ("layers", "heads", "labels", "text_tokens", "uniform", "ends", "switched"):
+        for name in ("layers", "heads", "labels", "text_tokens", "ends", "switched"):
             assert found[name] == header[name]
     values = pytest.approx([4 / (1 + step) for step in STEPS])
     assert found["loss"] == {"name": "train/loss", "steps": [*STEPS], "values": values}

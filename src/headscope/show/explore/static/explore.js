@@ -216,7 +216,7 @@ async function readAndShow(signal) {
 async function awaitNames() {
   clearTimeout(timer);
   const mine = serial;
-  const unnamed = readings().filter(({ answer }) => !answer.history.measured_tokens);
+  const unnamed = readings().filter(({ answer }) => !answer.history.steps[0].measured_tokens);
   const found = await Promise.all(unnamed.map(({ about }) => api.open(about.name))).catch(() => []);
   if (mine !== serial) return; // another reading asks again
   const waiting = found.map(({ measuring }) => measuring).filter(Boolean);

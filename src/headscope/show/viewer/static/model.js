@@ -59,8 +59,7 @@ export async function withWeights(store, model) {
 
 /** A step of a history, with what belongs to all steps. */
 function stepOf(history, index) {
-  const { measured_tokens, measured_on, uniform, ends, steps } = history;
-  return { measured_tokens, measured_on, uniform, ends, ...steps[index] };
+  return { ends: history.ends, ...history.steps[index] };
 }
 
 async function choose(store, runs, state) {
