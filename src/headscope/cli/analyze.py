@@ -126,7 +126,7 @@ def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None
     print_table(rows, {title: (title, "") for title in rows[0]})
     print(f"{table['same name'].sum()} of {len(table)} roles have the same name in all runs")
     print(f"heads of: {printable(', '.join(table.attrs['runs']))} (the first is the reference)")
-    note(f"Written: {folder}/roles.csv. Each run is measured on its own validation split")
+    note(f"Written: {folder}/roles.csv. Each run is measured on a text of its own")
 
 
 def report_folder(output_dir: str | None, path: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ from headscope.data.batches import Batch, inputs_and_targets
 from headscope.errors import UserError
 
 MEASURED_TOKENS = 4096
-"""The number of tokens on which heads are measured when a run ends, and in a report."""
+"""About the number of tokens in windows that are spread over a text."""
 
 
 class ValidationWindows(IterableDataset[Batch]):

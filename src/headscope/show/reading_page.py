@@ -1,7 +1,7 @@
 """attention.html: the attention viewer with the attention of one or several steps of a run."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headscope.analysis.activations import Activations
 from headscope.analysis.deciders import Decider
@@ -10,9 +10,6 @@ from headscope.analysis.snapshot import Snapshot, tokens_within
 from headscope.analysis.why import explanation
 from headscope.show.viewer.page import attention_page
 from headscope.terminal import step_name
-
-if TYPE_CHECKING:
-    from headscope.analysis.reading import Reading
 
 DECISIVE = 0.05
 """Without a head that decides, the probability falls at least by this: less is a guess."""
@@ -32,7 +29,7 @@ def shown_tokens(reading: Activations, steps: int, max_bytes: int | None = None)
 
 
 def page_of(
-    reading: "Reading",
+    reading: Activations,
     snapshots: Sequence[Snapshot],
     losses: Sequence[float | None],
     deciders: Sequence[Decider] = (),

@@ -28,8 +28,8 @@ class Hold(Callback):
     nothing (Singh 2024: "clamping"). Raises UserError if a key does not fit the model or the run.
 
     - `by="zero"`: their output is zero.
-    - `by="mean"`: their output is their mean output at `from_step`, over the windows of the
-      validation split on which heads are measured when a run ends.
+    - `by="mean"`: their output is their mean output at `from_step`, over windows of the validation
+      split with about 4,096 tokens.
     - `by="frozen"`: their output changes only if what they read does.
 
     With "mean" and "frozen", their own weights stay as they are at `from_step` (see `own_weights`).
