@@ -4,11 +4,15 @@ import csv
 import json
 import shutil
 import signal
+import sys
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 
 import numpy as np
 import pytest
 import torch
+from kill_runs import session, wait
 from lightning.pytorch import Callback
 from running import SMALL, measured, snapshot_headers
 from viewer_data import Elements
@@ -27,12 +31,15 @@ pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 @pytest.fixture(scope="module")
 def run(speeches: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five steps whose heads have names, with ALiBi, and other ones by its thresholds."""
-    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "trainer.val_every_steps=2"]
-    words += ["callbacks.saving.keep_steps=[0,3]", "model/position=alibi"]
-    words += ["callbacks.heads.thresholds.short_range=0.99"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("one_name"))
-        return headscope.train([*words, "hydra.run.dir=run"]).folder.absolute()
+        return headscope.train([*words_of(speeches), "hydra.run.dir=run"]).folder.absolute()
+
+
+def words_of(speeches: Path) -> list[str]:
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=5", "trainer.val_every_steps=2"]
+    words += ["callbacks.saving.keep_steps=[0,3]", "model/position=alibi"]
+    return [*words, "callbacks.heads.thresholds.short_range=0.99"]
 
 
 def in_explore(checkpoint) -> list[str]:
@@ -45,7 +52,11 @@ def labels(record) -> list[str]:
 
 def in_report(script, checkpoint, *words) -> list[str]:
     script("analyze", f"checkpoint={checkpoint}", "output_dir=report", *words).succeeded()
-    rows = csv.DictReader(Path("report/heads.csv").read_text().splitlines())
+    return names_in(csv.DictReader(Path("report/heads.csv").read_text().splitlines()))
+
+
+def names_in(rows) -> list[str]:
+    """The names in the rows of heads.csv or history.csv."""
     return [
         f"{float(row['offset']):.0f} back" if row["type"] == "fixed-offset" else row["type"]
         for row in rows
@@ -109,21 +120,49 @@ def test_names_follow_the_thresholds_and_the_weights(run, tmp_path):
         assert records.record_in(tmp_path, loaded.digest, loaded.model) is None
 
 
+@contextmanager
+def busy(programs: int):
+    """Other programs keep the machine busy."""
+    loops = [Popen([sys.executable, "-c", "while True: pass"]) for _ in range(programs)]
+    yield
+    for each in loops:
+        each.kill()
+        each.wait()
+
+
 @pytest.mark.slow
-def test_resumed_and_imported_have_the_names_of_their_measurement(
-    script, run, speeches, tmp_path, monkeypatch
+@pytest.mark.parametrize("programs", [0, 4])
+def test_a_killed_resumed_and_imported_run_has_one_name_per_head(
+    programs, script, speeches, tmp_path, monkeypatch
 ):
-    resumed = Path(shutil.copytree(run, "outputs/run"))
+    words, log = words_of(speeches), tmp_path / "log"
+    assert wait(session([*words, "hydra.run.dir=whole"], log)) == 0
+    with busy(programs):
+        killed = session([*words, "hydra.run.dir=outputs/run"], log, "training_step", 4)
+        assert wait(killed) == -signal.SIGKILL
+        assert wait(session(["resume=outputs/run"], log)) == 0
+    resumed = Path("outputs/run")
+    both = [records.entries_in(folder / "checkpoints") for folder in (resumed, Path("whole"))]
+    assert both[0] == both[1]
+    assert {entry["step"] for entry in both[0].values()} == {0, 3, 5}
     assert script("train", f"resume={resumed}", "trainer.max_steps=8").code == 0
-    assert in_tab(resumed).keys() >= {0, 3, 8}
+    tab = in_tab(resumed)
+    assert tab.keys() >= {0, 3, 8}
     assert_one_name(resumed, tmp_path)
     for file in resumed.glob("checkpoints/*.safetensors"):
         assert in_explore(file) == in_report(script, file)
+    rows = [*csv.DictReader(Path("report/history.csv").read_text().splitlines())]
+    for step in (0, 3):
+        assert tab[step] == names_in([row for row in rows if row["step"] == str(step)])
+    record = headscope.load(resumed, step=3).record().metrics["previous"].flatten().tolist()
+    table = headscope.history(resumed).query("step == 3 and metric == 'previous'")
+    assert table["value"].tolist() == record
+
     assert script("convert", f"checkpoint={resumed}", "to=huggingface", "output=exported").code == 0
     monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
-    for words, source in (((), SPEECHES), ((f"text={speeches}",), str(speeches))):
-        output = f"outputs/imported{len(words)}"
-        script("convert", "source=exported", f"output={output}", *words).succeeded()
+    for more, source in (((), SPEECHES), ((f"text={speeches}",), str(speeches))):
+        output = f"outputs/imported{len(more)}"
+        script("convert", "source=exported", f"output={output}", *more).succeeded()
         assert measured(Models(output, None, "cpu").get("this")).source == source
     both = map(headscope.load, (resumed / "checkpoints/best.safetensors", output))
     default = [each.record().renamed(each.model, Thresholds()) for each in both]
