@@ -100,8 +100,7 @@ class CheckpointSaver(Checkpoint):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         if self.saved_for:
-            self._record_heads(trainer, pl_module)
-            raise Interrupted(self.saved_for)
+            self._interrupt(trainer, pl_module, self.saved_for)
         if trainer.global_step == 0:
             self._keep(trainer, pl_module)
 
@@ -132,11 +131,17 @@ class CheckpointSaver(Checkpoint):
         stopped_early = trainer.global_step < trainer.max_steps  # callbacks have measured again
         if self.saved_step != trainer.global_step or stopped_early:
             self._save(trainer, pl_module)
-        self._record_heads(trainer, pl_module)
         self.signals.restore()
         (number,) = self._largest(self.signals.requested)  # the same in every process
         if number:
-            raise Interrupted(number)
+            self._interrupt(trainer, pl_module, number)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        self._record_heads(trainer, pl_module)
+
+    def _interrupt(self, trainer: Any, pl_module: Any, number: int) -> None:
+        self._record_heads(trainer, pl_module)
+        raise Interrupted(number)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.signals.restore()
@@ -199,7 +204,7 @@ class CheckpointSaver(Checkpoint):
                 with suppress(UserError):  # missing, damaged, or put there by the user
                     digest = digest_of_checksums(read(file).data["checksums"])
                     if digest not in before:
-                        loaded = load(file, device=pl_module.device)
+                        loaded = load(file, device=trainer.strategy.root_device)
                         recorder = plan.recorder(pl_module)
                         record = recorder.record(loaded.model, digest=digest, step=loaded.step)
                         before[digest] = record.stored()
