@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,7 +115,7 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
     shape = (len(model.attentions), model.attentions[0].heads)
     try:
         metrics = {
-            str(name): torch.tensor(values, dtype=torch.float32).view(shape)
+            str(name): torch.tensor(np.array(values, dtype=float)).float().view(shape)
             for name, values in entry["metrics"].items()
             if len(name) <= MAX_TEXT and name not in ("layer", "head", "type", "step")
         }
@@ -125,7 +126,8 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
         if any(each.isinf().any() for each in numbers):  # also 1e308, which is too large
             return None
         sizes = [int(entry[name]) for name in ("windows", "tokens")]
-        descriptions = {str(x): str(y)[:MAX_TEXT] for x, y in entry["descriptions"].items()}
+        about = entry["descriptions"].items()
+        descriptions = {encodable(x): encodable(y)[:MAX_TEXT] for x, y in about}
         thresholds = parse(Thresholds, entry["thresholds"], "thresholds", composed=False)
         usable = metrics.keys() >= METRICS.keys() and min(sizes) > 0 and max(sizes) < 2**24
         if not usable or max(len(metrics), len(uniform), len(descriptions)) > MAX_METRICS:
@@ -136,7 +138,7 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
             diversity=diversity,
             windows=sizes[0],
             tokens=sizes[1],
-            source=str(entry["source"])[:80],
+            source=encodable(entry["source"])[:80],
             unjudged=[str(name) for name in entry["unjudged"]],
             descriptions=descriptions,
         )
@@ -144,6 +146,11 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
         return record_of(statistics, model, digest=digest, step=step, thresholds=thresholds)
     except (TypeError, KeyError, AttributeError, ValueError, RuntimeError, OverflowError):
         return None
+
+
+def encodable(text: Any) -> str:
+    """A text from a file. Raises ValueError if it has half of a surrogate pair."""
+    return str(text).encode().decode()
 
 
 def untrained_unevenness(layer: MultiHeadAttention) -> float:

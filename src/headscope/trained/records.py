@@ -5,7 +5,6 @@ which its training writes, and those of other models in the cache folder.
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -101,21 +100,14 @@ def add_records(folder: Path, records: Iterable[HeadRecord]) -> None:
 
 
 def write_entries(folder: Path, entries: Mapping[str, Any]) -> None:
-    """Writes stored records, by the digests of the weights that they describe, with a checksum."""
-    text = json.dumps(entries)
-    write_atomically(folder / FILE, json_text({"crc": zlib.crc32(text.encode()), "heads": text}))
+    """Writes stored records, by the digests of the weights that they describe."""
+    write_atomically(folder / FILE, json_text(entries))
 
 
 def entries_in(folder: Path) -> dict[str, Any]:
     """What `write_entries` has written. Empty if the file is missing or damaged."""
     content = read_json(folder / FILE)
-    try:
-        intact = zlib.crc32(content["heads"].encode()) == content["crc"]
-        entries = json.loads(content["heads"]) if intact else {}
-        json.dumps(entries, ensure_ascii=False).encode()  # fails for half of a surrogate pair
-    except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def record_in(folder: Path, digest: str, model: GPT) -> HeadRecord | None:
