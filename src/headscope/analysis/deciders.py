@@ -1,5 +1,6 @@
-"""Which heads and feed-forward networks decide a prediction. Each part is switched off alone, and
-all layers after it are computed again: its total effect on one text (Vig 2020).
+"""Which heads and feed-forward networks decide a prediction. *Deciders* is our word for what papers
+call the total effect of each part on one text, by mean ablation or zero ablation (Vig 2020): a part
+is switched off alone, and all layers after it are computed again.
 
 `direct_effects` has the part of this effect that no later layer passes on.
 
