@@ -248,7 +248,7 @@ MISTAKES = {
     "model.attention._target_=my_attention.Sliding": ["Sliding in my_attention", "did you mean"],
     "model.attention._target_=torch.nn.Linear": ["must be a class of headscope.MultiHeadAttention"],
     "model.attention._target_=os.system": ["takes no embed_dim", "**options"],
-    "+model.attention._partial_=false": ["model.attention._partial_=false cannot be changed"],
+    "+model.attention._partial_=false": ["model.attention._partial_: there is no such key"],
     "optimizer._target_=torch.optim.SGD": ["~optimizer.matrix_lr ~optimizer.beta1"],
     "optimizer._target_=torch.optim.SGD optimizer.lr=-1 ~optimizer.matrix_lr ~optimizer.beta1 "
     "~optimizer.beta2": ["optimizer._target_=torch.optim.SGD cannot", "learning rate: -1.0"],

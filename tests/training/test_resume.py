@@ -18,9 +18,8 @@ from running import ROOT, SMALL
 
 import headscope
 from headscope import trained
-from headscope.cli.texts import quoted
 from headscope.cli.train import arguments
-from headscope.cli.words import key_of
+from headscope.cli.words import key_of, quoted
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import read_summary, write_summary

@@ -19,8 +19,7 @@ from headscope import __version__
 from headscope.cli import sweeps
 from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import exit_on_error
-from headscope.cli.texts import quoted, with_home
-from headscope.cli.words import WRITES_NOTHING, implied_data, parsed, value_of
+from headscope.cli.words import WRITES_NOTHING, implied_data, parsed, quoted, value_of, with_home
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams

@@ -16,9 +16,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
-from headscope.config.messages import suggestion
 from headscope.config.own_parts import built_by_hydra, made_by_hydra
-from headscope.config.parse import checked
+from headscope.config.parse import checked, suggestion
 from headscope.config.parts import arguments_of, build_part, is_foreign, locate
 from headscope.config.training import Precision, TrainConfig, TrainerConfig
 from headscope.errors import UserError, first_line, short
