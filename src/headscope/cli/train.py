@@ -95,8 +95,8 @@ def run(
     if in_python:
         again = f"headscope.train({run_folder.resume_words(folder, config)})"
         again += ", with the same callbacks= and logger=" if callbacks or loggers else ""
-    if sweep and config.trainer.arguments.get("fast_dev_run"):
-        raise UserError("trainer.fast_dev_run keeps no results: leave it out, or leave out -m")
+    if (sweep or resume) and config.trainer.arguments.get("fast_dev_run"):
+        raise UserError("trainer.fast_dev_run keeps nothing: use it without -m and resume=")
     lock = run_folder.locked(folder, say=say if sweep else None)
     with (
         lock if processes.rank() == 0 else nullcontext(),
@@ -107,14 +107,14 @@ def run(
             run_folder.check_writable(folder)
             for line in resuming.sources(config, keys) if resume else ():
                 note(line)
-        connected = processes.connect(config.trainer, alone=sweep or in_python)
-        folder = connected.from_first(folder)
-        if resume is None and run_folder.is_run(folder):
+        if sweep and run_folder.is_run(folder):  # the same command continues
             resume = resuming.newest_checkpoint(folder, warn)
             resuming.check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")
                 return folder, summary
+        connected = processes.connect(config.trainer, alone=sweep or in_python)
+        folder = connected.from_first(folder)
         try:
             run = build(config, folder, console, resume, connected, callbacks, loggers)
         except UserError as error:
