@@ -12,13 +12,8 @@ from torch import nn
 from headscope.config.training import TrainConfig
 from headscope.data.batches import TrainingBatches
 from headscope.nn.loss import next_token_loss
-from headscope.training.build import Run, build
+from headscope.training.build import build
 from headscope.training.timer import wait_for_gpu
-
-
-def built(config: TrainConfig, folder: Path) -> Run:
-    """The run that `config` describes, without console output."""
-    return build(config, folder=folder, console=Console(quiet=True))
 
 
 class BareLoop:
@@ -26,7 +21,7 @@ class BareLoop:
 
     def __init__(self, config: TrainConfig) -> None:
         with TemporaryDirectory() as folder:
-            run = built(config, Path(folder))
+            run = build(config, Path(folder), Console(quiet=True))
         self.device = run.trainer.strategy.root_device
         run.trainer.precision_plugin.convert_module(run.model)
         self.model = run.model.to(self.device).train()

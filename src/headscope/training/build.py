@@ -50,10 +50,9 @@ class Run:
     resume: checkpoint.Stored | None
     data: TokenDataModule
     module: LanguageModel
-    added: list[str]
-    """What a checkpoint of this run does not keep, by key or class."""
-    examples: list[str]
-    """Texts to begin with (see `Corpus.examples`)."""
+    contents: dict[str, Any]
+    """Plain data of each checkpoint (see `checkpoint.contents`). `added` is what a checkpoint does
+    not keep, by key or class, and `examples` are texts to begin with (see `Corpus.examples`)."""
     trainer: Any  # lightning.Trainer, which does not declare all of its attributes
 
     @property
@@ -99,17 +98,16 @@ def build(
     if loggers is not None:
         config = replace(config, logger={})
     objects = [type(each).__name__ for each in (*callbacks, *(loggers or ()))]
-    added = [*config.added(), *objects]
     store, precision = data.store, precision_of(config.trainer)
     contents = checkpoint.contents(config, store.tokenizer, store.name, precision, answers)
-    examples = examples_of(corpus, store.tokenizer, store.validation)
-    contents |= {"added": added, "examples": examples}
+    contents["added"] = [*config.added(), *objects]
+    contents["examples"] = examples_of(corpus, store.tokenizer, store.validation)
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
     trainer = build_trainer(config, folder, every, logs, processes, contents)
     if resume:
         check_training_state(resume, trainer)
-    return Run(folder, config, processes, console, resume, data, module, added, examples, trainer)
+    return Run(folder, config, processes, console, resume, data, module, contents, trainer)
 
 
 def build_data(

@@ -21,7 +21,8 @@ from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
-CONFIGURATION, LOCK, LOG, SWEEP = ".hydra", ".lock", "train.log", "multirun.yaml"
+LOCK = ".lock"
+OF_HYDRA = (".hydra", "train.log", "multirun.yaml")
 ERROR = "error.txt"  # why a run of a sweep failed
 EVENT_FILE_SUFFIX = ".headscope"  # of TensorBoard's event files that headscope has written
 EVENT_TIME = len("events.out.tfevents.") + 10
@@ -124,16 +125,13 @@ def sort_before_now(logs: Path) -> None:
 
 def remove_unused(folder: Path) -> None:
     """Removes the folder of a run that did not start: it contains nothing but what Hydra wrote."""
-    nothing = {CONFIGURATION, LOCK, LOG, SWEEP}
-    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= nothing:
-        shutil.rmtree(folder / CONFIGURATION, ignore_errors=True)
-        for name in (LOCK, LOG, SWEEP):
-            (folder / name).unlink(missing_ok=True)
-        if folder.resolve() != Path.cwd():
-            folder.rmdir()
-            if folder.parent.name == "outputs":
-                with suppress(OSError):
-                    folder.parent.rmdir()  # if it is empty
+    if not folder.is_dir() or folder.resolve() == Path.cwd():
+        return
+    if {entry.name for entry in folder.iterdir()} <= {*OF_HYDRA, LOCK}:
+        shutil.rmtree(folder)
+        if folder.parent.name == "outputs":
+            with suppress(OSError):
+                folder.parent.rmdir()  # if it is empty
 
 
 def how_to_resume(folder: Path, config: TrainConfig) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,10 +175,6 @@ def build_callbacks(
         callbacks = [each for each in callbacks if type(each) is not ProgressReport]
     if arguments.get("enable_checkpointing") is False:
         callbacks = [each for each in callbacks if not isinstance(each, CheckpointSaver)]
-    stateful = [each for each in callbacks if type(each).state_dict is not Callback.state_dict]
-    for key, number in Counter(each.state_key for each in stateful).items():
-        if number > 1:
-            raise UserError(f"callbacks: two have the state_key {key}: give each another one")
     # Lightning calls subclasses of Checkpoint last, in this order. The saver saves their state too.
     return sorted(callbacks, key=lambda each: isinstance(each, CheckpointSaver))
 
