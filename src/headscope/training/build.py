@@ -73,17 +73,20 @@ def build(
     folder: Path,
     console: Console,
     resume: checkpoint.Stored | None = None,
-    processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] | None = None,
+    *,
+    alone: bool = True,
 ) -> Run:
     """Builds the run that `config` describes, in `folder`, to which it does not write yet. The run
-    continues from the checkpoint `resume`, if given. If several `processes` train together, each of
-    them builds the run. `callbacks` are added to those of `config`, and `loggers` replace them.
+    continues from the checkpoint `resume`, if given. `callbacks` are added to those of `config`,
+    and `loggers` replace them. Unless the run must be `alone`, several processes may train
+    together: each of them builds the run, in the `folder` of the first.
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
-    processes = processes or connect(config.trainer, alone=True)
+    processes = connect(config.trainer, alone=alone)
+    folder = processes.from_first(folder)
     weights = None
     if config.init_from and not resume:
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
