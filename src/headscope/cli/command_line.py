@@ -90,7 +90,7 @@ def attempt(task: Callable[[Any], Any], config: Any) -> Any:
     """Calls `task`. If it fails, removes the new run folder, if it is unused."""
     folder = run_folder()
     try:
-        load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
+        load_parts(config.get("parts"))
         return task(config)
     except Exception:
         if folder.is_dir() and folder.resolve() != Path.cwd():
