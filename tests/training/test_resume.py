@@ -78,7 +78,7 @@ def chosen(*words: str) -> TrainConfig:
     """The configuration of a resumed run, as the command train makes it."""
     found: list[TrainConfig] = []
 
-    def stop_here(config: TrainConfig, *given: Any) -> None:
+    def stop_here(config: TrainConfig, *given: Any, **options: Any) -> None:
         found.append(config)
         raise UserError("resumed")
 

@@ -100,10 +100,9 @@ def build(
     module = build_module(config, data, weights, answers)
     if loggers is not None:
         config = replace(config, logger={})
-    objects = [type(each).__name__ for each in (*callbacks, *(loggers or ()))]
     store, precision = data.store, precision_of(config.trainer)
     contents = checkpoint.contents(config, store.tokenizer, store.name, precision, answers)
-    contents["added"] = [*config.added(), *objects]
+    contents["added"] += [type(each).__name__ for each in (*callbacks, *(loggers or ()))]
     contents["examples"] = examples_of(corpus, store.tokenizer, store.validation)
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
@@ -166,7 +165,7 @@ def build_module(
     settings, tokenizer = config.trainer, data.store.tokenizer
     torch.manual_seed(config.seed)  # later random numbers depend only on (seed, step, rank)
     model = checkpoint.build_model_for(config.model, tokenizer)
-    if weights and config.init_from:
+    if weights:
         tensors = without_held(weights.weights())
         try:
             checkpoint.load_weights(model, tensors)

@@ -2,7 +2,6 @@
 and checks that the checkpoint, which may come from a stranger, fits the run."""
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,12 +122,11 @@ def with_trained_model(config: TrainConfig, keys: Sequence[str]) -> TrainConfig:
     config = replace(config, tokenizer=stored.tokenizer)
     if any(key.split("/")[0] == "model" for key in keys):
         return config
-    model = deepcopy(stored.model)
     for key in keys:
         if key.startswith("model."):
             inside = key.partition(".")[2]
-            set_at(model, inside, value_at(config.model, inside))
-    return replace(config, model=parse_part(model, "model", composed=False))
+            set_at(stored.model, inside, value_at(config.model, inside))
+    return replace(config, model=parse_part(stored.model, "model", composed=False))
 
 
 def value_at(config: Any, key: str) -> Any:
