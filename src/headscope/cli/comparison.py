@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from headscope import trained
 from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.analysis.rows import data_frame
-from headscope.cli.bare_loop import BareLoop
+from headscope.cli.bare_loop import bare_loop, milliseconds
 from headscope.cli.sweeps import SweepRun, print_table
 from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
@@ -130,9 +130,9 @@ def speed_of(run: SweepRun) -> dict[str, float]:
     """One measurement for `measure_speed`. One text of `block_size` tokens is sampled."""
     config = checkpoint.read(run.last).config
     config.trainer.compile = False
-    loop = BareLoop(config)
-    loop.run(WARMUP_STEPS)
-    step_ms, loaded = loop.run(TIMED_STEPS), trained.load(run.last, device="auto")
+    steps = bare_loop(config)
+    milliseconds(steps, WARMUP_STEPS)
+    step_ms, loaded = milliseconds(steps, TIMED_STEPS), trained.load(run.last, device="auto")
     prompts, count = [[loaded.tokenizer.first_token()]], loaded.model.block_size - 1
     started = time.perf_counter()
     tokens = list(generate_tokens(loaded.model, prompts, max_new_tokens=count, seeds=[1]))
