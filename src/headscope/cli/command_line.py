@@ -94,7 +94,7 @@ def attempt(task: Callable[[Any], Any], config: Any) -> Any:
         return task(config)
     except Exception:
         if folder.is_dir() and folder.resolve() != Path.cwd():
-            with suppress(UserError), locked(folder):
+            with suppress(UserError, OSError), locked(folder):
                 remove_unused(folder)
         raise
 

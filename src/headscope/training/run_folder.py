@@ -49,7 +49,7 @@ def make_new(path: str) -> str:
 def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
     """Inside the `with` block, the folder of a run is locked, at most until this process ends. If
     another process has locked it, says so with `say` and waits, or raises UserError without `say`.
-    """
+    Raises OSError if the lock cannot be written."""
     # The lock is a singleton, so that this process can lock the same folder twice.
     lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True)
     try:
@@ -60,8 +60,6 @@ def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterato
             raise UserError(f"{used}: wait until that ends, or stop it") from None
         say(f"{used}: waiting until that ends")
         lock.acquire(timeout=-1)
-    except OSError as error:
-        raise UserError(f"{folder / LOCK} cannot be locked: {error.strerror}") from error
     try:
         yield
     finally:
