@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
 
 from benchmarks import runner
 from benchmarks.runner import Figures, Request, Result
-from headscope.cli.bare_loop import built
 from headscope.config.parse import Positive
 from headscope.config.training import TrainConfig
 from headscope.conversion.nanogpt import read_model
@@ -27,6 +27,7 @@ from headscope.data.validation_text import ValidationText
 from headscope.errors import UserError
 from headscope.machine import keep_freed_memory
 from headscope.trained.evaluation import evaluate
+from headscope.training.build import build
 from headscope.training.module import LanguageModel
 
 TRAINER = ("accelerator", "precision", "compile", "max_steps")
@@ -160,7 +161,7 @@ def train_nanogpt(
     steps = config.trainer.max_steps
     with TemporaryDirectory() as name:
         folder = Path(name)
-        store = built(config, folder).data.store
+        store = build(config, folder, Console(quiet=True)).data.store
         for file in NANOGPT:
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copy(checkout / file, folder / file)

@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
+from rich.console import Console
 
 from benchmarks.table import Row, bar_chart, line_chart, number, table
-from headscope.cli.bare_loop import built
 from headscope.config.parse import Positive, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import json_text, replacing, write_atomically
 from headscope.trained import checkpoint
-from headscope.training.build import Run
+from headscope.training.build import Run, build
 from headscope.training.run import device_name
 from headscope.training.run_folder import shown
 from headscope.training.timer import wait_for_gpu
@@ -160,7 +160,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 def train_in_temporary_folder(config: TrainConfig, *callbacks: Callback) -> Run:
     """Train with `config`, without the evaluation at the end."""
     with TemporaryDirectory() as folder:
-        run = built(config, Path(folder))
+        run = build(config, Path(folder), Console(quiet=True))
         run.trainer.callbacks.extend(callbacks)
         run.trainer.fit(run.module, datamodule=run.data)
     return run

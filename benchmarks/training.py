@@ -1,17 +1,18 @@
 """Compares the time of a training step of headscope and of a bare PyTorch loop."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks import runner
 from benchmarks.runner import Figures, Measured, Request, Result, seconds_of
-from headscope.cli.bare_loop import BareLoop
+from headscope.cli.bare_loop import bare_loop, milliseconds
 from headscope.config.parse import Positive
 from headscope.errors import UserError
 from headscope.machine import keep_freed_memory
@@ -38,15 +39,15 @@ def measure(request: Request, rounds: Positive, steps: Positive, warmup_steps: P
     config.trainer.max_steps = warmup_steps + rounds * steps + 1
     config.trainer.accumulate = 1
     keep_freed_memory()
-    bare = BareLoop(config)
-    bare.run(warmup_steps)
+    bare = bare_loop(config)
+    first_loss, *_ = [float(loss) for loss in itertools.islice(bare, warmup_steps)]
     turns = Turns(bare, steps, warmup_steps)
     run = runner.train_in_temporary_folder(config, turns)
-    if not math.isclose(bare.first_loss, turns.first_loss, rel_tol=1e-3):
-        raise RuntimeError(f"{BARE} began at loss {bare.first_loss}, not {turns.first_loss}")
+    if not math.isclose(first_loss, turns.first_loss, rel_tol=1e-3):
+        raise RuntimeError(f"{BARE} began at loss {first_loss}, not {turns.first_loss}")
     tokens, flops = config.trainer.batch_size * config.model.block_size, training_flops(run.model)
     with torch.no_grad(), run.trainer.precision_plugin.forward_context():
-        rate = matrix_rate(bare.device)
+        rate = matrix_rate(run.trainer.strategy.root_device)
     rows = runner.summarize(turns.measured, ratio_of="milliseconds", reference=BARE)
     for row in rows:
         speed = 1e3 * tokens / row["milliseconds"]["median"]
@@ -66,7 +67,7 @@ class Turns(Callback):
     """Pauses a run of headscope after every `steps` steps, and trains the bare loop for as many
     steps."""
 
-    def __init__(self, bare: BareLoop, steps: int, warmup_steps: int) -> None:
+    def __init__(self, bare: Iterator[Tensor], steps: int, warmup_steps: int) -> None:
         self.bare, self.steps, self.warmup_steps = bare, steps, warmup_steps
         self.measured: Measured = {}
         self.started = self.first_loss = 0.0
@@ -84,7 +85,7 @@ class Turns(Callback):
                 ours = {"milliseconds": 1e3 * (timer.seconds() - self.started) / steps}
                 sides: dict[str, Callable[[], Figures]] = {
                     OURS: lambda: ours,
-                    BARE: lambda: {"milliseconds": self.bare.run(steps)},
+                    BARE: lambda: {"milliseconds": milliseconds(self.bare, steps)},
                 }
                 self.measured = runner.alternate(sides, 1, self.measured)
         self.started = timer.seconds()

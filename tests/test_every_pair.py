@@ -12,7 +12,7 @@ from composing import training_config
 from rich.console import Console
 
 from headscope import trained
-from headscope.cli.texts import quote
+from headscope.cli.words import quote
 from headscope.stop import Interrupted
 from headscope.trained.generation import generate_tokens
 from headscope.training.build import Run, build

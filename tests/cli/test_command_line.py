@@ -26,9 +26,8 @@ from benchmarks.pages import keys_of as keys_in
 from benchmarks.runner import suite
 from headscope.cli.conf import CONF, choices_of
 from headscope.cli.help import heading, help_text, sections_of
-from headscope.cli.texts import LISTS_OF_TEXTS, PATHS, TEXTS, quoted, with_home
-from headscope.cli.words import implied_data
-from headscope.config.messages import alternatives
+from headscope.cli.words import LISTS_OF_TEXTS, PATHS, TEXTS, implied_data, quoted, with_home
+from headscope.config.parse import alternatives
 from headscope.config.parts import GROUPS, Part, arguments_of, defaults_in_conf, keys_of, locate
 
 
@@ -166,10 +165,6 @@ def test_words_before_a_key_stay_and_a_list_has_only_texts() -> None:
         ("experiment=nanogpt_cpu data.path=my.txt", []),
         ("experiment=best_sotu data.path=my.txt", ["data=text"]),
         ("model.heads=8", []),
-        ("experiment=nanogpt_cpu,speedrun_cpu data.path=my.txt", []),
-        ("experiment=heads,best_sotu data.path=my.txt", ["data=text"]),
-        ("experiment=choice(nanogpt_cpu,speedrun_cpu) data.path=my.txt", []),
-        ("experiment=glob(nano*) data.path=my.txt", []),
         ("experiment=nanogpt_cpu,heads data=text data.path=my.txt", []),
     ],
 )
@@ -177,9 +172,9 @@ def test_a_data_path_implies_the_choice_of_data(words: str, implied: list[str]) 
     assert implied_data(words.split()) == implied
 
 
-def test_a_data_path_is_refused_if_only_some_of_the_swept_experiments_choose_the_data() -> None:
-    for value in ("nanogpt_cpu,heads", "glob(*_cpu),heads"):
-        with refused("experiment=", "nanogpt_cpu", "data="):
+def test_a_data_path_in_a_sweep_over_experiments_needs_the_choice_of_data() -> None:
+    for value in ("nanogpt_cpu,heads", "glob(*_cpu)", "choice(heads,best_sotu)"):
+        with refused(f"experiment={value}", "data="):
             implied_data([f"experiment={value}", "data.path=my.txt"])
 
 

@@ -19,8 +19,7 @@ from headscope import __version__
 from headscope.cli import sweeps
 from headscope.cli.conf import CONF, OwnChoices
 from headscope.cli.error_messages import exit_on_error
-from headscope.cli.texts import quoted, with_home
-from headscope.cli.words import WRITES_NOTHING, implied_data, parsed, value_of
+from headscope.cli.words import WRITES_NOTHING, implied_data, parsed, quoted, value_of, with_home
 from headscope.config.own_parts import load_parts
 from headscope.errors import UserError
 from headscope.terminal import open_closed_streams
@@ -91,11 +90,11 @@ def attempt(task: Callable[[Any], Any], config: Any) -> Any:
     """Calls `task`. If it fails, removes the new run folder, if it is unused."""
     folder = run_folder()
     try:
-        load_parts(config.get("parts"), HydraConfig.get().runtime.cwd)
+        load_parts(config.get("parts"))
         return task(config)
     except Exception:
         if folder.is_dir() and folder.resolve() != Path.cwd():
-            with suppress(UserError), locked(folder):
+            with suppress(UserError, OSError), locked(folder):
                 remove_unused(folder)
         raise
 

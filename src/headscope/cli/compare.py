@@ -18,8 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, sweeps, train
 from headscope.cli.sweeps import SweepRun, by_settings, report_unfinished
-from headscope.cli.texts import quote, quoted
-from headscope.cli.words import implied_data, key_of, value_of
+from headscope.cli.words import implied_data, key_of, quote, quoted, value_of
 from headscope.config.parse import Count, Positive, parse
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError

@@ -3,28 +3,25 @@
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from headscope import trained
 from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.analysis.rows import data_frame
-from headscope.cli.bare_loop import BareLoop
+from headscope.cli.bare_loop import bare_loop, milliseconds
 from headscope.cli.sweeps import SweepRun, print_table
 from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
-from headscope.files import json_text, read_json, write_atomically
 from headscope.nn import cache_bytes_per_token
 from headscope.trained import checkpoint
 from headscope.trained.evaluation import evaluate_lengths
 from headscope.trained.generation import generate_tokens
-from headscope.training.run import device_name
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
 
@@ -41,7 +38,7 @@ def report_choices(
     # Other context lengths and speed are measured only for the first seed, because this takes long.
     # Bits per byte differ more between context lengths than between seeds.
     first = {name: runs[0] for name, runs in choices.items()}
-    speed = measure_speed(first, folder, speed_rounds)
+    speed = measure_speed(first, speed_rounds)
     rows = [
         {
             "choice": name,
@@ -98,63 +95,44 @@ def run_results(runs: Sequence[SweepRun]) -> dict[str, Any]:
     }
 
 
-def kept(file: Path, conditions: Any, measure: Callable[[], Any]) -> Any:
-    """The result in a JSON file, or if it has other conditions, a new one, which is written."""
-    stored = read_json(file)
-    if not isinstance(stored, dict) or stored.get("conditions") != conditions:
-        stored = {"conditions": conditions, "result": measure()}
-        write_atomically(file, json_text(stored, indent=2))
-    return stored["result"]
-
-
 def bits_per_byte_at_lengths(
     name: str, run: SweepRun, block_sizes: Sequence[int]
 ) -> dict[str, float]:
     """Bits per byte of a run at each of `block_sizes` that its position encoding supports."""
-
-    def measure() -> dict[str, float]:
-        loaded = trained.load(run.last, device="auto")
-        text = validation_text(loaded.corpus(), loaded.tokenizer)
-        sizes: Any = {"batch_size": 16, "block_sizes": block_sizes}
-        losses = evaluate_lengths(loaded, text, **sizes)
-        lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in losses}
-        values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
-        print(f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}")
-        return {f"bits_per_byte_at_{size}": bits for size, bits in lengths.items() if bits}
-
-    return kept(run.folder / "lengths.json", list(block_sizes), measure) if block_sizes else {}
+    if not block_sizes:
+        return {}
+    loaded = trained.load(run.last, device="auto")
+    text = validation_text(loaded.corpus(), loaded.tokenizer)
+    losses = evaluate_lengths(loaded, text, batch_size=16, block_sizes=block_sizes)
+    lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in losses}
+    values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
+    print(f"{name}: bits per byte at {', '.join(lengths)} tokens: {values}")
+    return {f"bits_per_byte_at_{size}": bits for size, bits in lengths.items() if bits}
 
 
-def measure_speed(
-    runs: Mapping[str, SweepRun], folder: Path, rounds: int
-) -> dict[str, dict[str, float]]:
+def measure_speed(runs: Mapping[str, SweepRun], rounds: int) -> dict[str, dict[str, float]]:
     """Milliseconds per training step, without compilation, and sampled tokens per second, as
     medians over `rounds` rounds. `runs` is one run of each choice. Each round times all choices, so
     that a change in the machine's speed affects all choices alike."""
-    device = checkpoint.pick_device("auto")
-    conditions = [list(runs), rounds, device_name(device), torch.__version__]
-
-    def measure() -> dict[str, dict[str, float]]:
-        measured: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
-        for number in range(rounds):
-            print(f"timing round {number + 1} of {rounds}", flush=True)
-            for name, run in runs.items():
-                measured[name].append(speed_of(run))
-        return {
-            name: {key: statistics.median(each[key] for each in speeds) for key in speeds[0]}
-            for name, speeds in measured.items()
-        }
-
-    return kept(folder / "speed.json", conditions, measure) if rounds else {}
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
+    for number in range(rounds):
+        print(f"timing round {number + 1} of {rounds}", flush=True)
+        for name, run in runs.items():
+            measured[name].append(speed_of(run))
+    return {
+        name: {key: statistics.median(each[key] for each in speeds) for key in speeds[0]}
+        for name, speeds in measured.items()
+        if speeds
+    }
 
 
 def speed_of(run: SweepRun) -> dict[str, float]:
     """One measurement for `measure_speed`. One text of `block_size` tokens is sampled."""
     config = checkpoint.read(run.last).config
     config.trainer.compile = False
-    loop = BareLoop(config)
-    loop.run(WARMUP_STEPS)
-    step_ms, loaded = loop.run(TIMED_STEPS), trained.load(run.last, device="auto")
+    steps = bare_loop(config)
+    milliseconds(steps, WARMUP_STEPS)
+    step_ms, loaded = milliseconds(steps, TIMED_STEPS), trained.load(run.last, device="auto")
     prompts, count = [[loaded.tokenizer.first_token()]], loaded.model.block_size - 1
     started = time.perf_counter()
     tokens = list(generate_tokens(loaded.model, prompts, max_new_tokens=count, seeds=[1]))

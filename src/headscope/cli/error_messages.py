@@ -14,8 +14,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from headscope.cli.conf import choices_of
-from headscope.config.messages import suggestion
 from headscope.config.own_parts import own_code
+from headscope.config.parse import suggestion
 from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.terminal import note
 from headscope.training.processes import rank

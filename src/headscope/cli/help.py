@@ -83,11 +83,10 @@ def sections_of(
             for key in [*keys_in(path, package), Key(package, {}, heading(path))]:
                 if key.comment:
                     comments.setdefault(key.name, key.comment)
-    named = [str(file.config_path).rpartition("/")[0] for file in files]
-    tops = [group.partition("/")[0] for group in [*named, *chosen, *map(str, composed)]]
-    groups = [each for each in dict.fromkeys([*tops, *named]) if each in {*chosen, *composed}]
-    groups = [each for each in groups if is_group(each) and not each.startswith("hydra")]
-    groups.sort(key=lambda group: tops.index(group.partition("/")[0]))
+    # Hydra lists the chosen groups backwards. A group that is composed of several has no choice.
+    names = [*dict.fromkeys([*map(str, composed), *reversed([*chosen])])]
+    groups = [each for each in names if is_group(each) and not each.startswith("hydra")]
+    groups.sort(key=lambda group: names.index(group.partition("/")[0]))
     sections: dict[tuple[str, str | None], list[Key]] = {
         (group, chosen.get(group)): [] for group in ["", *groups]
     }

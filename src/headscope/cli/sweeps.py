@@ -87,7 +87,7 @@ def run_one(task: Callable[[Any], Any], config: Any) -> Any:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         try:
-            load_parts(config.get("parts"), hydra.runtime.cwd)
+            load_parts(config.get("parts"))
             return task(config)
         except Interrupted as stopped:
             if by_joblib:

@@ -80,7 +80,8 @@ def run(
     from headscope.training.trainer import silence_libraries, torch_flags_restored
 
     silence_libraries()
-    console = progress.new_console(quiet=quiet or processes.rank() > 0)
+    first = processes.rank() == 0
+    console = progress.new_console(quiet=quiet or not first)
     say = partial(progress.say, console)
     warn = partial(say, style="yellow")
     keys = [*map(key_of, HydraConfig.get().overrides.task)]
@@ -95,33 +96,32 @@ def run(
     if in_python:
         again = f"headscope.train({run_folder.resume_words(folder, config)})"
         again += ", with the same callbacks= and logger=" if callbacks or loggers else ""
-    if sweep and config.trainer.arguments.get("fast_dev_run"):
-        raise UserError("trainer.fast_dev_run keeps no results: leave it out, or leave out -m")
+    if (sweep or resume) and config.trainer.arguments.get("fast_dev_run"):
+        raise UserError("trainer.fast_dev_run keeps nothing: use it without -m and resume=")
     lock = run_folder.locked(folder, say=say if sweep else None)
     with (
-        lock if processes.rank() == 0 else nullcontext(),
+        lock if first else nullcontext(),
         processes.report_lost_process(folder, again),
         torch_flags_restored(),
     ):
-        if processes.rank() == 0:
+        if first:
             run_folder.check_writable(folder)
             for line in resuming.sources(config, keys) if resume else ():
                 note(line)
-        connected = processes.connect(config.trainer, alone=sweep or in_python)
-        folder = connected.from_first(folder)
-        if resume is None and run_folder.is_run(folder):
+        if sweep and run_folder.is_run(folder):  # the same command continues
             resume = resuming.newest_checkpoint(folder, warn)
             resuming.check_same_config(resume, config)
             if summary := read_summary(folder):
                 say(f"{run_folder.shown(folder)} is already finished")
                 return folder, summary
         try:
-            run = build(config, folder, console, resume, connected, callbacks, loggers)
+            alone = sweep or in_python
+            run = build(config, folder, console, resume, callbacks, loggers, alone=alone)
         except UserError as error:
             if resume is None or str(resume.path) in str(error):
                 raise
             raise UserError(f"{resume.path}: {error}") from error
-        if connected.is_first:
+        if first:
             run_folder.remove_leftovers(folder)
         output.print_plan(run, changes)
         output.print_busy_machine(run, cores_of_others(started))
@@ -129,12 +129,12 @@ def run(
             summary = fit(run)
         except Interrupted:
             say(f"Saved at step {run.trainer.global_step:,}. To continue: {again}")
-            if not connected.is_first:
+            if not first:
                 sys.exit(0)  # the exit code of the run is that of the first process
             raise
-        if run.trainer.fast_dev_run and connected.is_first:
+        if run.trainer.fast_dev_run and first:
             say("fast_dev_run: training and validation work; nothing is kept")
             run_folder.remove_unused(folder)
-        elif connected.is_first:
+        elif first:
             output.print_results(run, summary)
         return folder, summary

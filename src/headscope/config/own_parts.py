@@ -3,7 +3,6 @@ file of the current folder. A checkpoint may come from a stranger. It may only n
 names in the same group, and classes of modules that the person names again with `parts=`. What
 Hydra's `instantiate` builds, only a person composes, never a checkpoint."""
 
-import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -39,13 +38,13 @@ def not_allowed(group: str, target: str) -> str | None:
     )
 
 
-def load_parts(names: str | Iterable[str] | None, folder: str | Path = "") -> None:
+def load_parts(names: str | Iterable[str] | None) -> None:
     """Imports the Python files or modules `names`, such as my_parts.py, so that checkpoints may use
-    their classes. Own modules are found in `folder`, by default the current one. Raises UserError
-    if a module cannot be imported, or has the name of another one."""
-    OWN_FOLDERS.append(str(Path(folder).resolve()))
+    their classes. Own modules are found in the current folder. Raises UserError if a module cannot
+    be imported, or has the name of another one."""
+    OWN_FOLDERS.append(str(Path.cwd()))
     for name in [names] if isinstance(names, str) else names or ():
-        file, module = Path(folder, os.path.expanduser(name)).resolve(), name
+        file, module = Path(name).expanduser().resolve(), name
         if file.suffix == ".py":
             if not file.is_file():
                 raise UserError(f"parts={name} does not exist: name a Python file or a module")

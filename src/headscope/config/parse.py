@@ -1,15 +1,16 @@
 """Checks plain data key by key against the arguments of a dataclass, or of a part's constructor.
 Every configuration is checked here once, also that of a checkpoint. No part is called."""
 
+import difflib
 import inspect
 import math
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from headscope.config.messages import alternatives, described, join, plain_type, suggestion
 from headscope.config.own_parts import COMPOSED, not_allowed
 from headscope.config.parts import GROUPS, Part, arguments_of, is_foreign, keys_of, locate
 from headscope.errors import UserError, short
@@ -25,7 +26,7 @@ Texts = str | list[str] | None
 Others = Annotated[dict[str, Any], "others"]
 """The type of an argument that gets all unknown keys, if the person has composed the data."""
 
-NO_KEYS = ("_target_", "_partial_", "_error_")
+NO_KEYS = ("_target_", "_error_")
 
 
 def parse(
@@ -62,9 +63,6 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
             raise UserError(problem)
         plain = {key: value for key, value in data.items() if not isinstance(value, dict | list)}
         return Part(plain, _error_=problem)
-    later = GROUPS[group].later
-    if data.get("_partial_", later) is not later:
-        raise UserError(f"{key}._partial_={short(data['_partial_'])} cannot be changed: remove it")
     try:
         called = locate(target)
     except UserError as error:
@@ -170,3 +168,60 @@ def checked_number(kind: type, value: Any, limits: list[Any], key: str) -> Any:
     if kind is float and not math.isfinite(value):
         raise UserError(f"{key}={value} must be a finite number")
     return float(value) if kind is float else value
+
+
+# --- messages ---
+
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    list: "a list, in brackets",
+    tuple: "a list, in brackets",
+    dict: "a group of keys",
+    Part: "a group of keys",
+    type(None): "null",
+}
+
+
+def alternatives(expected: Any) -> tuple[Any, ...]:
+    """The types of a union, or the only type."""
+    return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+
+
+def plain_type(kind: Any) -> Any:
+    """The class of a type: int for `Annotated[int, 1]`, and list for `list[int]`."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_origin(kind) or kind
+
+
+def described(expected: Any) -> str:
+    """The text for a type in an error message."""
+    texts = []
+    for kind in alternatives(expected):
+        if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+            texts.append(f"a list of {len(get_args(kind))} values, in brackets")
+        elif get_origin(kind) is Literal:
+            words = get_args(kind)
+            texts.append(f"one of {', '.join(words)}" if len(words) > 1 else words[0])
+        else:
+            plain = dict if is_dataclass(kind) else plain_type(kind)
+            texts += [TYPE_NAMES[plain]] if plain in TYPE_NAMES else []
+    return " or ".join(texts) or "left out: its type cannot be written in a configuration"
+
+
+def join(key: str, name: Any) -> str:
+    return f"{key}.{short(name)}" if key else short(name)
+
+
+def suggestion(name: Any, known: Mapping[str, Any]) -> str:
+    """The end of a message about an unknown key or choice: what the user may have meant.
+    `known` maps the known ones to their values, and a group of keys to a mapping."""
+    if name == "experiment":
+        return "; begin the file of an experiment with the line # @package _global_"
+    groups = {key: keys for key, keys in known.items() if isinstance(keys, Mapping)}
+    inside = [f"{key}.{name}" for key, keys in groups.items() if name in keys]
+    if close := inside or difflib.get_close_matches(str(name)[:80], known, n=1):
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; choose one of {', '.join(known)}" if known else "; this choice has no keys"

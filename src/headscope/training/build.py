@@ -50,10 +50,9 @@ class Run:
     resume: checkpoint.Stored | None
     data: TokenDataModule
     module: LanguageModel
-    added: list[str]
-    """What a checkpoint of this run does not keep, by key or class."""
-    examples: list[str]
-    """Texts to begin with (see `Corpus.examples`)."""
+    contents: dict[str, Any]
+    """Plain data of each checkpoint (see `checkpoint.contents`). `added` is what a checkpoint does
+    not keep, by key or class, and `examples` are texts to begin with (see `Corpus.examples`)."""
     trainer: Any  # lightning.Trainer, which does not declare all of its attributes
 
     @property
@@ -74,17 +73,20 @@ def build(
     folder: Path,
     console: Console,
     resume: checkpoint.Stored | None = None,
-    processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] | None = None,
+    *,
+    alone: bool = True,
 ) -> Run:
     """Builds the run that `config` describes, in `folder`, to which it does not write yet. The run
-    continues from the checkpoint `resume`, if given. If several `processes` train together, each of
-    them builds the run. `callbacks` are added to those of `config`, and `loggers` replace them.
+    continues from the checkpoint `resume`, if given. `callbacks` are added to those of `config`,
+    and `loggers` replace them. Unless the run must be `alone`, several processes may train
+    together: each of them builds the run, in the `folder` of the first.
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
-    processes = processes or connect(config.trainer, alone=True)
+    processes = connect(config.trainer, alone=alone)
+    folder = processes.from_first(folder)
     weights = None
     if config.init_from and not resume:
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
@@ -98,18 +100,16 @@ def build(
     module = build_module(config, data, weights, answers)
     if loggers is not None:
         config = replace(config, logger={})
-    objects = [type(each).__name__ for each in (*callbacks, *(loggers or ()))]
-    added = [*config.added(), *objects]
     store, precision = data.store, precision_of(config.trainer)
     contents = checkpoint.contents(config, store.tokenizer, store.name, precision, answers)
-    examples = examples_of(corpus, store.tokenizer, store.validation)
-    contents |= {"added": added, "examples": examples}
+    contents["added"] += [type(each).__name__ for each in (*callbacks, *(loggers or ()))]
+    contents["examples"] = examples_of(corpus, store.tokenizer, store.validation)
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
     trainer = build_trainer(config, folder, every, logs, processes, contents)
     if resume:
         check_training_state(resume, trainer)
-    return Run(folder, config, processes, console, resume, data, module, added, examples, trainer)
+    return Run(folder, config, processes, console, resume, data, module, contents, trainer)
 
 
 def build_data(
@@ -165,7 +165,7 @@ def build_module(
     settings, tokenizer = config.trainer, data.store.tokenizer
     torch.manual_seed(config.seed)  # later random numbers depend only on (seed, step, rank)
     model = checkpoint.build_model_for(config.model, tokenizer)
-    if weights and config.init_from:
+    if weights:
         tensors = without_held(weights.weights())
         try:
             checkpoint.load_weights(model, tensors)

@@ -103,12 +103,10 @@ def print_results(run: Run, summary: dict[str, Any]) -> None:
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     console = run.console
     samples = run.callback(Samples)
-    prompt = (samples and samples.prompt) or next(iter(run.examples), "")
+    prompt = (samples and samples.prompt) or next(iter(run.contents["examples"]), "")
     if summary["steps"] < run.config.trainer.max_steps:
         stopping = run.callback(EarlyStopping)
-        others = [type(each) for each in run.trainer.callbacks]
-        names = [each.__name__ for each in others if not each.__module__.startswith("headscope.")]
-        reason = f"by a callback: {'one of ' if len(names) > 1 else ''}{', '.join(names)}"
+        reason = "a callback has ended training"  # those of Lightning say why
         if stopping and stopping.wait_count >= stopping.patience:
             reason = f"{stopping.patience} validations without a new best"
             reason += "; a larger callbacks.early_stopping.patience= trains longer"
@@ -146,7 +144,7 @@ def print_resume(run: Run, resume: Stored, changes: list[str]) -> None:
         run.say(f"changed     {change}")
     if any(change.startswith("trainer.max_steps ") for change in changes):
         run.say("            the learning rate schedule now covers the new number of steps")
-    if lost := [key for key in resume.data["added"] if key not in run.added]:
+    if lost := [key for key in resume.data["added"] if key not in run.contents["added"]]:
         line = "a checkpoint does not keep this; to use it, give its words again"
         run.say(f"left out    {', '.join(map(str, lost))}: {line}")
     before = resume.data["training"]["language_model"]

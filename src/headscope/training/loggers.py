@@ -29,29 +29,23 @@ def tensorboard_writers(trainer: Trainer) -> list[Any]:
 
 
 def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
-    """Says for which steps TensorBoard will not show everything, or returns None. `logged` has, by
+    """Says up to which step TensorBoard will not show everything, or returns None. `logged` has, by
     the end of its name, the size of each event file at its last checkpoint, and the step of it."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
 
     files = {file.name[EVENT_TIME:]: file for file in event_files(logs)}
-    entries = [
-        (name, *each)
-        for name, each in logged.items()
-        if isinstance(each, list) and [*map(type, each)] == [int, int]
-    ]
-    lost, before = [], 0
-    for name, size, saved in sorted(entries, key=lambda entry: entry[2]):
-        read = last = 0
-        with suppress(Exception):  # of a missing file, or of a malicious record
-            for record in RawEventFileLoader(str(files[name])).Load():  # until a damaged record
-                read += len(record) + 16
-                last = Event.FromString(record).step
-        if read < size:
-            lost.append(f"{min(saved, max(last, before + 1)):,} to {saved:,}")
-        before = saved
-    line = f"TensorBoard will not show everything of steps {' and '.join(lost)}: event files in "
-    return f"{line}{logs} are damaged or missing" if lost else None
+    lost = []
+    for name, each in logged.items():
+        if isinstance(each, list) and [*map(type, each)] == [int, int]:
+            size, step = each
+            intact = 0
+            with suppress(Exception):  # of a missing file, or of a malicious record
+                for record in RawEventFileLoader(str(files[name])).Load():  # until a damaged record
+                    intact += len(record) + 16
+            lost += [step] if intact < size else []
+    line = "TensorBoard will not show everything up to step"
+    why = f"event files in {logs} are damaged or missing"
+    return f"{line} {max(lost):,}: {why}" if lost else None
 
 
 @contextmanager
@@ -83,7 +77,7 @@ def report_lost_log(folder: Path) -> Iterator[None]:
 def log_scalars(trainer: Trainer, values: Mapping[str, float], step: int) -> None:
     """Logs all `values`, whose keys are the tags, to every logger of a run. TensorBoard gets them
     in one record, which is ten times as fast as one for each."""
-    for logger in trainer.loggers:
+    for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, TensorBoardLogger):
             from tensorboard.compat.proto.summary_pb2 import Summary
 

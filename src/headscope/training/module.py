@@ -24,6 +24,7 @@ from headscope.nn.precision import no_autocast
 from headscope.seeds import mixed_seed
 from headscope.trained.checkpoint.file import is_finite
 from headscope.training.head_plan import HeadPlan
+from headscope.training.loggers import log_scalars
 from headscope.training.muon import CombinedOptimizer
 from headscope.training.objective import Objective, compile_in_place
 from headscope.training.timer import TrainingTimer
@@ -252,7 +253,7 @@ class LanguageModel(LightningModule):
         if self.global_step > 1 and self.data:
             tokens = (self.global_step - step) * self.data.tokens_per_step
             metrics["train/tokens_per_second"] = tokens / (self.timed[1] - seconds)
-        self.log_scalars(metrics)
+        log_scalars(self.trainer, metrics, self.global_step)
 
     # --- validation ---
 
@@ -290,16 +291,12 @@ class LanguageModel(LightningModule):
         fitting = self.trainer.state.fn == "fit"
         self.log_dict(metrics, prog_bar=True, logger=self.logs_validate and not fitting)
         if fitting and not self.trainer.sanity_checking:
-            self.log_scalars(metrics)
+            log_scalars(self.trainer, metrics, self.global_step)
 
     def require_finite(self, loss: float, kind: str) -> None:
         """Raises Diverged if `loss` is NaN or infinite."""
         if not math.isfinite(loss):
             raise Diverged(f"the {kind} loss is {loss} at step {self.global_step}")
-
-    def log_scalars(self, metrics: dict[str, float]) -> None:
-        for logger in self.loggers:
-            logger.log_metrics(metrics, step=self.global_step)
 
 
 def seed(device: torch.device, number: int) -> None:

@@ -23,21 +23,16 @@ FIRST_PROCESS = "HEADSCOPE_FIRST_PROCESS"  # for the processes that Lightning st
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "GROUP_RANK")
 """Environment variables from which Lightning takes the rank of this process."""
 
-TORCHRUN = {"TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
-SRUN = {f"SLURM_{key}" for key in ("PROCID", "LOCALID", "NODEID", "NTASKS", "NNODES", "STEP_ID")}
-"""Environment variables that `torchrun` and `srun` set for each process. A batch script without
-`srun` lacks only SLURM_STEP_ID."""
-
 CONNECTION_ERRORS = ("gloo", "Connection closed", "Connection reset", "NCCL", "TCPStore")
 """Parts of the messages with which torch.distributed reports that another process has ended."""
 
 
 def starter() -> str | None:
     """What started this process as one of several: `torchrun`, `srun`, `lightning`, or None."""
-    if os.environ.keys() >= TORCHRUN:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
         return "torchrun"
     interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    if os.environ.keys() >= SRUN and not interactive:
+    if "SLURM_STEP_ID" in os.environ and not interactive:  # a batch script without srun lacks it
         return "srun"
     return "lightning" if FIRST_PROCESS in os.environ else None
 

@@ -2,7 +2,6 @@
 and checks that the checkpoint, which may come from a stranger, fits the run."""
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from headscope.trained.checkpoint.finding import first_intact, without_checkpoin
 from headscope.training.run_folder import CHECKPOINTS
 
 FIXED = (
-    *("model", "tokenizer", "data", "seed", "init_from", "name", "optimizer"),
+    *("model", "tokenizer", "data", "seed", "init_from", "name", "optimizer._target_"),
     *("trainer.batch_size", "trainer.accumulate", "trainer.val_every_steps"),
 )
-"""Keys and groups that cannot change when a run is resumed, but the keys of an optimizer can."""
+"""Keys and groups that cannot change when a run is resumed."""
 
 
 def newest_checkpoint(folder: Path, say: Callable[[str], Any] = note) -> Stored:
@@ -58,7 +57,8 @@ def resumed_config(
     groups that the user changes, and `composed` has their values: what Hydra composed, as plain
     data. Raises UserError if one of them, or a key in one of these groups, must stay the same."""
     composed, added = kept_and_added(composed)
-    config, changes = dict(resume.data["config"]), []
+    stored = resume.data["config"]
+    config, changes = dict(stored), []
     advice = f"start a new run with init_from={resume.run_folder}"
     for key in (key.replace("/", ".") for key in keys):
         if key in ("experiment", "debug"):
@@ -66,16 +66,13 @@ def resumed_config(
         new = key.split(".")[0] in ("resume", "logger")
         if new or any(f"{key}.".startswith(f"{name}.") for name in added):
             continue
-        for name in FIXED:
-            inside = name if f"{name}.".startswith(f"{key}.") else key  # only this key of a group
-            if inside != name and (not key.startswith(f"{name}.") or name == "optimizer"):
-                continue
-            value = value_at(composed, inside)
-            if value != value_at(config, inside):
-                problem = f"{inside}={short(value)}: {name} cannot change in a resumed run"
-                raise UserError(f"{problem}; {advice}")
         before, after = value_at(config, key), value_at(composed, key)
         set_at(config, key, after)
+        for name in FIXED:
+            if value_at(config, name) != value_at(stored, name):
+                inner = max(key, name, key=len)  # a key of a fixed group, or a fixed key of a group
+                problem = f"{inner}={short(value_at(config, inner))}: {name} cannot change"
+                raise UserError(f"{problem} in a resumed run; {advice}")
         if before != after:
             nested = isinstance(before, dict) or isinstance(after, dict)
             values = "" if nested else f" from {before} to {after}"
@@ -89,8 +86,6 @@ def resumed_config(
             resumed.trainer.arguments[name] = value
         else:
             getattr(resumed, group)[name] = parse_part(value, group, key)
-    if resumed.trainer.arguments.get("fast_dev_run"):
-        raise UserError("trainer.fast_dev_run trains from the beginning: leave out resume=")
     summary = read_summary(resume.run_folder)
     if summary and summary["steps"] == resume.step >= resumed.trainer.max_steps:
         problem = f"resume={resume.run_folder}: this run is finished, at {resume.step} steps"
@@ -127,12 +122,11 @@ def with_trained_model(config: TrainConfig, keys: Sequence[str]) -> TrainConfig:
     config = replace(config, tokenizer=stored.tokenizer)
     if any(key.split("/")[0] == "model" for key in keys):
         return config
-    model = deepcopy(stored.model)
     for key in keys:
         if key.startswith("model."):
             inside = key.partition(".")[2]
-            set_at(model, inside, value_at(config.model, inside))
-    return replace(config, model=parse_part(model, "model", composed=False))
+            set_at(stored.model, inside, value_at(config.model, inside))
+    return replace(config, model=parse_part(stored.model, "model", composed=False))
 
 
 def value_at(config: Any, key: str) -> Any:

@@ -21,7 +21,8 @@ from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
-CONFIGURATION, LOCK, LOG, SWEEP = ".hydra", ".lock", "train.log", "multirun.yaml"
+LOCK = ".lock"
+OF_HYDRA = (".hydra", "train.log", "multirun.yaml")
 ERROR = "error.txt"  # why a run of a sweep failed
 EVENT_FILE_SUFFIX = ".headscope"  # of TensorBoard's event files that headscope has written
 EVENT_TIME = len("events.out.tfevents.") + 10
@@ -48,7 +49,7 @@ def make_new(path: str) -> str:
 def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
     """Inside the `with` block, the folder of a run is locked, at most until this process ends. If
     another process has locked it, says so with `say` and waits, or raises UserError without `say`.
-    """
+    Raises OSError if the lock cannot be written."""
     # The lock is a singleton, so that this process can lock the same folder twice.
     lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True)
     try:
@@ -59,8 +60,6 @@ def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterato
             raise UserError(f"{used}: wait until that ends, or stop it") from None
         say(f"{used}: waiting until that ends")
         lock.acquire(timeout=-1)
-    except OSError as error:
-        raise UserError(f"{folder / LOCK} cannot be locked: {error.strerror}") from error
     try:
         yield
     finally:
@@ -124,16 +123,13 @@ def sort_before_now(logs: Path) -> None:
 
 def remove_unused(folder: Path) -> None:
     """Removes the folder of a run that did not start: it contains nothing but what Hydra wrote."""
-    nothing = {CONFIGURATION, LOCK, LOG, SWEEP}
-    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= nothing:
-        shutil.rmtree(folder / CONFIGURATION, ignore_errors=True)
-        for name in (LOCK, LOG, SWEEP):
-            (folder / name).unlink(missing_ok=True)
-        if folder.resolve() != Path.cwd():
-            folder.rmdir()
-            if folder.parent.name == "outputs":
-                with suppress(OSError):
-                    folder.parent.rmdir()  # if it is empty
+    if not folder.is_dir() or folder.resolve() == Path.cwd():
+        return
+    if {entry.name for entry in folder.iterdir()} <= {*OF_HYDRA, LOCK}:
+        shutil.rmtree(folder)
+        if folder.parent.name == "outputs":
+            with suppress(OSError):
+                folder.parent.rmdir()  # if it is empty
 
 
 def how_to_resume(folder: Path, config: TrainConfig) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +15,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
-from headscope.config.messages import suggestion
 from headscope.config.own_parts import built_by_hydra, made_by_hydra
-from headscope.config.parse import checked
+from headscope.config.parse import checked, suggestion
 from headscope.config.parts import arguments_of, build_part, is_foreign, locate
 from headscope.config.training import Precision, TrainConfig, TrainerConfig
 from headscope.errors import UserError, first_line, short
@@ -177,10 +175,6 @@ def build_callbacks(
         callbacks = [each for each in callbacks if type(each) is not ProgressReport]
     if arguments.get("enable_checkpointing") is False:
         callbacks = [each for each in callbacks if not isinstance(each, CheckpointSaver)]
-    stateful = [each for each in callbacks if type(each).state_dict is not Callback.state_dict]
-    for key, number in Counter(each.state_key for each in stateful).items():
-        if number > 1:
-            raise UserError(f"callbacks: two have the state_key {key}: give each another one")
     # Lightning calls subclasses of Checkpoint last, in this order. The saver saves their state too.
     return sorted(callbacks, key=lambda each: isinstance(each, CheckpointSaver))
 
