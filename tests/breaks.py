@@ -381,7 +381,7 @@ cli/conf.py
 > test_own_parts.py::test_a_conf_folder_acts_only_if_one_of_its_choices_is_named
 cli/words.py
 # an experiment's own data is replaced because the command line has a path
-- return [] if "data" in chosen_by_experiment(experiment) else implied
+- return [] if own else implied
 + return implied
 > cli/test_command_line.py::test_a_data_path_implies_the_choice_of_data
 stop.py

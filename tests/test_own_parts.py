@@ -248,7 +248,7 @@ MISTAKES = {
     "model.attention._target_=my_attention.Sliding": ["Sliding in my_attention", "did you mean"],
     "model.attention._target_=torch.nn.Linear": ["must be a class of headscope.MultiHeadAttention"],
     "model.attention._target_=os.system": ["takes no embed_dim", "**options"],
-    "+model.attention._partial_=false": ["model.attention._partial_: there is no such key"],
+    "+model.attention._partial_=false": ["model.attention._partial_=false cannot be changed"],
     "optimizer._target_=torch.optim.SGD": ["~optimizer.matrix_lr ~optimizer.beta1"],
     "optimizer._target_=torch.optim.SGD optimizer.lr=-1 ~optimizer.matrix_lr ~optimizer.beta1 "
     "~optimizer.beta2": ["optimizer._target_=torch.optim.SGD cannot", "learning rate: -1.0"],
@@ -311,11 +311,11 @@ def test_an_error_of_our_code_does_not_look_like_one_of_an_own_part():
         build_part(watch, "callbacks", "callbacks.mine")
 
 
-WIDTHS = ["width", "*, width", "*, width, gain=1.0"]
+WIDTHS = ["width", "width, /", "*, width", "*, gain=1.0, embed_dim", "*, width, gain=1.0"]
 
 
 @pytest.mark.parametrize("arguments", [*WIDTHS, "embed_dim, *, bias: bool"])
-def test_a_norm_takes_the_width_first_and_by_any_name(arguments: str, script: Script):
+def test_a_norm_takes_the_width_by_any_name_in_any_way(arguments: str, script: Script):
     width = "width" if "width" in arguments else "embed_dim"
     Path("broken.py").write_text(
         f"class Norm(__import__('torch').nn.LayerNorm):\n"

@@ -6,6 +6,7 @@ texts literally, so they are quoted for Hydra, except in a sweep, where its gram
 
 import argparse
 import ast
+import fnmatch
 import os
 import re
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
 
-from headscope.cli.conf import chosen_by_experiment, conf_files, is_group
+from headscope.cli.conf import choices_of, chosen_by_experiment, conf_files, is_group
 from headscope.errors import UserError
 
 OF_SWEEPS = ("hydra/sweeper", "hydra.sweep", "hydra/launcher", "hydra.launcher")
@@ -73,17 +74,28 @@ def value_of(words: Sequence[str], key: str) -> str | None:
 
 def implied_data(words: Sequence[str]) -> list[str]:
     """`data=text` if the words contain `data.path=`, and `data=hub` if they contain `data.name=`,
-    unless they or their experiment choose `data`. Raises UserError for several experiments,
-    because they may have different texts."""
+    unless they or their experiments choose `data`. Raises UserError if only some of them do."""
     keys = {key_of(word) for word in words if "=" in word}
     choices = {"data.path": "data=text", "data.name": "data=hub"}
     implied = [choice for key, choice in choices.items() if key in keys][:1]
     if "data" in keys or not implied:
         return []
-    experiment = value_of(words, "experiment") or ""
-    if "," in experiment or "(" in experiment:  # a sweep over several experiments
-        raise UserError(f"experiment={experiment}: these may have different texts: add data=")
-    return [] if "data" in chosen_by_experiment(experiment) else implied
+    experiments = swept_experiments(value_of(words, "experiment") or "")
+    own = [name for name in experiments if "data" in chosen_by_experiment(name)]
+    if own and own != experiments:
+        others = ", ".join(name for name in experiments if name not in own)
+        problem = f"{implied[0]} is not implied: {', '.join(own)} has a text, but not {others}"
+        raise UserError(f"experiment={','.join(experiments)}: {problem}: add data=")
+    return [] if own else implied
+
+
+def swept_experiments(value: str) -> list[str]:
+    """The experiments in the value of `experiment=`, also if a sweep lists them, as in `a,b`,
+    `choice(a,b)` or `glob(a*)`."""
+    names = re.findall(r"[^\s,()\[\]'\"]+", value)
+    known = choices_of("experiment")  # not those in subfolders
+    found = [each for name in names for each in fnmatch.filter(known, name) or [name]]
+    return [each for each in dict.fromkeys(found) if conf_files(f"experiment/{each}")]
 
 
 # --- paths and texts ---

@@ -26,7 +26,7 @@ Texts = str | list[str] | None
 Others = Annotated[dict[str, Any], "others"]
 """The type of an argument that gets all unknown keys, if the person has composed the data."""
 
-NO_KEYS = ("_target_", "_error_")
+NO_KEYS = ("_target_", "_partial_", "_error_")
 
 
 def parse(
@@ -63,6 +63,9 @@ def parse_part(data: Any, group: str, key: str = "", *, composed: bool = True) -
             raise UserError(problem)
         plain = {key: value for key, value in data.items() if not isinstance(value, dict | list)}
         return Part(plain, _error_=problem)
+    later = GROUPS[group].later
+    if data.get("_partial_", later) is not later:
+        raise UserError(f"{key}._partial_={short(data['_partial_'])} cannot be changed: remove it")
     try:
         called = locate(target)
     except UserError as error:

@@ -26,8 +26,8 @@ class Group(NamedTuple):
     """A group of parts in conf/, whose classes are subclasses of `base`. Without a `base`, they are
     functions. No keys are the arguments in `first` and in `given`, which headscope supplies, and
     those in `in_code`, which only code sets. A part need not take those in `optional`. Those in
-    `first` are its first arguments, by any names. It is called `later`, when the supplied arguments
-    are known, or at once. If it is not headscope's, Hydra builds a part of a
+    `first` may have other names: then they are its first arguments. It is called `later`, when the
+    supplied arguments are known, or at once. If it is not headscope's, Hydra builds a part of a
     group `by_hydra`, without our checks of its keys."""
 
     base: str
@@ -42,6 +42,11 @@ class Group(NamedTuple):
     def kind(self) -> str:
         """What its parts are, for messages."""
         return f"a class of {self.base}" if self.base else "a function of weights and tokens"
+
+    def first_of(self, taken: Mapping[str, Any]) -> list[str]:
+        """The names of `first` in a part that takes these arguments."""
+        known = {*self.first} <= taken.keys()
+        return [*self.first] if known else [*taken][: len(self.first)]
 
     def fits(self, part: Any) -> bool:
         """Whether a class or function can be a part that a checkpoint names."""
@@ -107,10 +112,12 @@ class Maker(partial[Any]):
 
     def __call__(self, *first: Any, **given: Any) -> Any:
         group, taken = GROUPS[self.group], arguments_of(self.func)
-        named = dict(zip(taken, first, strict=False))  # it may take keywords only
+        named = dict(zip(group.first_of(taken), first, strict=True))
+        unnamed = [name for name in named if taken[name].kind is inspect.Parameter.POSITIONAL_ONLY]
+        args = [named.pop(name) for name in unnamed]
         named |= {name: given[name] for name in given if name in taken or name not in group.given}
         try:
-            return self.func(**self.keywords, **named)
+            return self.func(*args, **self.keywords, **named)
         except UserError as error:
             if str(error).partition("=")[0] not in self.keywords:
                 raise
@@ -225,7 +232,7 @@ def keys_of(target: Any, group: str, named: str = "") -> dict[str, inspect.Param
     the configuration names as `named`, cannot be a part of the group."""
     base, given, in_code, optional, first, *_ = GROUPS[group]
     taken = arguments_of(target)
-    no_keys = (*given, *in_code, *[*taken][: len(first)])
+    no_keys = (*given, *in_code, *GROUPS[group].first_of(taken))
     if (isinstance(target, type) or not base) and not GROUPS[group].fits(target):
         raise UserError(f"{named} must be {GROUPS[group].kind}")
     if group == "model/activation" and not isinstance(target, type):
