@@ -9,17 +9,16 @@ Shapes: B batch, T block_size, N tokens.
 import itertools
 import math
 import mmap
-import signal
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from headscope.errors import UserError
 from headscope.machine import machine_memory
@@ -34,6 +33,9 @@ ROUNDS = 4
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
 HALF = np.uint64(32)
+
+AHEAD = 2
+"""Number of batches that are made before a GPU needs them."""
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -80,20 +82,6 @@ class TrainingBatches(IterableDataset[Batch]):
             gather = gather_on_cpu(self.tokens, length)
         for starts in self.starts():
             yield inputs_and_targets(gather(starts))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state that is sent to another process: of a memory-mapped file, its path."""
-        tokens = self.tokens
-        # Only the whole map has an mmap as its base. A slice is sent as bytes, because its
-        # attribute `offset` is wrong: it is the offset of the whole map.
-        if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
-            file, dtype, shape = tokens.filename, tokens.dtype, tokens.shape
-            tokens = partial(np.memmap, file, dtype, "r", tokens.offset, shape)
-        return self.__dict__ | {"tokens": tokens}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        tokens = state["tokens"]
-        self.__dict__ = state | {"tokens": tokens() if isinstance(tokens, partial) else tokens}
 
     def starts(self) -> Iterator[np.ndarray]:
         """Yields the start positions (B,) of the windows of each batch."""
@@ -189,23 +177,16 @@ def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> G
     return gather
 
 
-def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
-    """A loader of the same batches in the same order, prefetched by one worker process into pinned
-    memory. The process is spawned, because CUDA does not work in a forked process."""
-    return DataLoader(
-        batches,
-        batch_size=None,
-        num_workers=1,
-        pin_memory=True,
-        worker_init_fn=ignore_interrupts,
-        multiprocessing_context="spawn",
-        generator=torch.Generator(),  # otherwise DataLoader uses the global generator
-    )
-
-
-def ignore_interrupts(worker: int) -> None:
-    """Ctrl-C reaches the worker process too. Only the training process should react to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def prefetched(batches: TrainingBatches) -> Iterator[Batch]:
+    """The same batches in the same order, in pinned memory. A thread makes AHEAD of them while the
+    GPU computes. NumPy does not hold the interpreter's lock while it reads tokens from the disk."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = deque(thread.submit(next, source) for _ in range(AHEAD))
+        while True:
+            inputs, targets = waiting.popleft().result()
+            waiting.append(thread.submit(next, source))
+            yield inputs.pin_memory(), targets.pin_memory()
 
 
 def inputs_and_targets(windows: Tensor) -> Batch:
