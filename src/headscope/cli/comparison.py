@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from headscope import trained
-from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.analysis.rows import data_frame
+from headscope.analysis.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.cli.bare_loop import BareLoop
 from headscope.cli.sweeps import SweepRun, print_table
 from headscope.data.validation_text import validation_text

@@ -14,6 +14,7 @@ from refusals import refused
 
 from headscope.analysis.head_images import GAP, HEAD_PIXELS, head_image
 from headscope.analysis.pictures import (
+    FEW,
     attention_maps,
     bias_map,
     changes_of_heads,
@@ -24,8 +25,7 @@ from headscope.analysis.pictures import (
     position_picture,
     similarity_matrix,
 )
-from headscope.analysis.pictures.heads import FEW
-from headscope.analysis.pictures.sheet import COLOURS
+from headscope.analysis.sheet import COLOURS
 from headscope.nn import Position
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")

@@ -17,7 +17,7 @@ from matplotlib.image import AxesImage
 from torch import Tensor
 
 from headscope import nn
-from headscope.analysis.pictures.sheet import (
+from headscope.analysis.sheet import (
     ORANGE,
     SMALL,
     TEXT,
