@@ -18,7 +18,6 @@ from torch import Tensor
 
 from headscope.analysis.deciders import By
 from headscope.analysis.head_outputs import (
-    MAX_BATCH,
     Head,
     Track,
     head_outputs,
@@ -67,7 +66,6 @@ def ablate_heads(
     targets: Tensor,
     *,
     replace_by: By = "zero",
-    max_batch: int = MAX_BATCH,
     track: Track = iter,
 ) -> dict[str, Tensor]:
     """Measure how much the loss on inputs (N, T) changes when one head is removed. `targets` (N, T)
@@ -81,7 +79,7 @@ def ablate_heads(
       value means that the head lowers the loss.
     - `standard_error` (L, H): that of `nats_per_token` over the N texts. NaN for a single text.
 
-    A batch contains at most `max_batch` texts. For every head that is removed, each text is copied.
+    For every head that is removed, each text is copied.
     """
     heads, counted = model.attentions[0].heads, counted_per_text(targets)
     means = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)  # (H, D) or (H, 1)
@@ -96,12 +94,13 @@ def ablate_heads(
 
         tokens = inputs[batch].to(model.device)
         new = [mean[None] for mean in means]  # the same at all tokens
-        return measure_replacements(model, tokens, measure, new, max_batch=max_batch)
+        return measure_replacements(model, tokens, measure, new)
 
     with evaluating(model):
         if replace_by == "mean":
-            means = mean_outputs(model, inputs, max_batch)
-        batches = track(torch.arange(len(inputs)).split(max(1, max_batch // heads)))
+            means = mean_outputs(model, inputs)
+        texts = max(1, largest_batch(model, inputs.size(1)) // heads)
+        batches = track(torch.arange(len(inputs)).split(texts))
         results = [losses_of(batch) for batch in batches]
     losses, without = (torch.cat(each, dim=-1).cpu() for each in zip(*results, strict=True))
     change = without - losses  # (L, H, N)
@@ -118,7 +117,6 @@ def gradient_importance(
     targets: Tensor,
     *,
     replace_by: By = "zero",
-    max_batch: int | None = None,
     track: Track = iter,
 ) -> dict[str, Tensor]:
     """Estimate how much the loss on inputs (N, T) depends on each head, with one forward and one
@@ -134,14 +132,14 @@ def gradient_importance(
       with it. It is the sum of (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the
       texts, where R_h is what replaces the output of the head. Above 0, the head lowers the loss.
     """
-    limit = max_batch or largest_batch(model, inputs.size(1))
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
     per_text = counted_per_text(targets).mean()
     new = [model.embedding.weight.new_zeros(())] * len(model.attentions)  # (H, D) or () each
     with evaluating(model), torch.enable_grad():
         if replace_by == "mean":
-            new = mean_outputs(model, inputs, limit)
-        for batch in track(torch.arange(len(inputs)).split(limit)):
+            new = mean_outputs(model, inputs)
+        batches = torch.arange(len(inputs)).split(largest_batch(model, inputs.size(1)))
+        for batch in track(batches):
             captured = capture(model, inputs[batch].to(model.device), gradients=True)
             of_batch = targets[batch].to(model.device)
             losses = text_losses(model, captured.residual[-1], of_batch, per_text)
@@ -202,10 +200,10 @@ def counted_per_text(targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mean_outputs(model: GPT, inputs: Tensor, max_batch: int) -> list[Tensor]:
+def mean_outputs(model: GPT, inputs: Tensor) -> list[Tensor]:
     """For each layer, the mean output of each head (H, D) over all tokens of the inputs (N, T)."""
     sums = [torch.zeros((), device=model.device) for _ in model.attentions]
-    for batch in inputs.split(max_batch):
+    for batch in inputs.split(largest_batch(model, inputs.size(1))):
         outputs = head_outputs(model, batch.to(model.device))
         sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
     return [total / inputs.numel() for total in sums]

@@ -18,7 +18,7 @@ from torch import Tensor
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.deciders import By
 from headscope.analysis.examples import example_rows, find_examples
-from headscope.analysis.head_outputs import MAX_BATCH, Track, parse_head
+from headscope.analysis.head_outputs import Track, parse_head
 from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.own_metrics import HeadMetric
@@ -365,7 +365,7 @@ class TrainedModel:
             raise UserError(f"by={by!r}: {advice}")
         chosen = [parse_head(head, self.model) for head in heads]
         model = self.model
-        means = None if text is None else mean_outputs(model, self._batch(text), MAX_BATCH)
+        means = None if text is None else mean_outputs(model, self._batch(text))
         with halved_heads(model, chosen) if by == "half" else ablated_heads(model, chosen, means):
             yield
 

@@ -213,7 +213,7 @@ def check_ablation(heads, loaded, about):
     inputs, targets = chosen[:, :-1], chosen[:, 1:]
     removed = ablation.ablate_heads(loaded.model, inputs, targets, replace_by="mean")
     estimate = ablation.gradient_importance(loaded.model, inputs, targets, replace_by="mean")
-    means = ablation.mean_outputs(loaded.model, inputs, max_batch=8)
+    means = ablation.mean_outputs(loaded.model, inputs)
     excluded = [loaded.tokenizer.end_of_text]
     change = removed["nats_per_token"].flatten()
     for name, values in {
