@@ -218,7 +218,7 @@ nn/capture.py
 - vars(copied)[name] = part.copy() if isinstance(part, dict) else part
 + vars(copied)[name] = part
 > analysis/test_what_heads_write.py::test_a_reading_always_describes_the_model_that_read_the_text
-analysis/deciders.py
+analysis/ablation.py
 # the mean that replaces a feed-forward network is forgotten
 - attended + new_fed
 + attended

@@ -1,8 +1,8 @@
-"""Ablation of heads: measures what changes when one head is removed, or estimates it from
-gradients. The loss shows how much the model needs the head (Michel 2019). The induction of the
-other heads shows whether they need it.
+"""Ablation: measures what changes when one head is removed, or estimates it from gradients. The
+loss shows how much the model needs the head (Michel 2019). The induction of the other heads shows
+whether they need it. The probability of a token shows which heads and networks decide it.
 
-Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim.
+Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim, P parts of the model.
 
 For the output A_h of a head h at one token (D numbers) and the loss L of the text, the product
 A_h^T dL/dA_h is the derivative of the loss with respect to a factor that multiplies A_h. Michel
@@ -12,11 +12,11 @@ sign, it is the first-order Taylor estimate of the change of the loss when A_h b
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from headscope.analysis.deciders import By
 from headscope.analysis.head_outputs import (
     Head,
     Track,
@@ -27,8 +27,15 @@ from headscope.analysis.head_outputs import (
 )
 from headscope.analysis.repeats import RepeatProbe
 from headscope.nn import GPT
-from headscope.nn.capture import capture, changed_outputs, evaluating
+from headscope.nn.capture import ForwardPass, capture, changed_outputs, evaluating
 from headscope.nn.loss import IGNORED, next_token_loss
+
+By = Literal["mean", "zero"]
+"""What replaces the output of a part that is switched off: its mean over the text, or zero."""
+
+Decider = dict[str, Any]
+"""A part of the model, and the probability of a token with and without it: `part`, such as L0H1 or
+"L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`."""
 
 TEXTS = 16
 """Number of repeated random texts: fewer than in a report, as they are measured once per head."""
@@ -207,3 +214,50 @@ def mean_outputs(model: GPT, inputs: Tensor) -> list[Tensor]:
         outputs = head_outputs(model, batch.to(model.device))
         sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
     return [total / inputs.numel() for total in sums]
+
+
+@torch.no_grad()
+def without_parts(
+    model: GPT,
+    tokens: Tensor,
+    forward_pass: ForwardPass,
+    position: int,
+    token: int,
+    by: By = "mean",
+) -> Iterator[list[Decider]]:
+    """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
+    given, and computes all layers after it again: the total effect of the part (Vig 2020). Yields,
+    by layer, the probability of `token` after `position`, with and without each part.
+
+    `direct_effects` has the share of this effect that no later layer passes on."""
+    mask = model.document_mask(tokens)
+
+    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
+        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
+        return block(x, model.position, mask=masks)
+
+    def probabilities(x: Tensor) -> list[float]:
+        logits = model.unembed(x[:, position : position + 1])[:, 0]
+        return logits.cpu().double().softmax(dim=-1)[:, token].tolist()
+
+    [probability] = probabilities(forward_pass.residual[-1])
+    for layer, block in enumerate(model.blocks):
+        outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
+        heads = torch.arange(block.attention.heads, device=tokens.device)
+        new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
+        if by == "mean":
+            new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
+        parts = [f"L{layer}H{head}" for head in heads.tolist()]
+        with evaluating(model):
+            with replaced_heads(block.attention, heads, new[:, None]):
+                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+            if block.feed_forward is not None:
+                parts.append(f"L{layer} feed-forward")
+                attended = forward_pass.residual[layer] + forward_pass.attended[layer]
+                x = torch.cat([x, attended + new_fed])  # (P, T, C)
+            for later in model.blocks[layer + 1 :]:
+                x = run(later, x)
+        yield [
+            {"part": part, "probability": probability, "without": without}
+            for part, without in zip(parts, probabilities(x), strict=True)
+        ]

@@ -10,7 +10,7 @@ import itertools
 import math
 import mmap
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -24,9 +24,6 @@ from headscope.errors import UserError
 from headscope.machine import machine_memory
 
 Batch = tuple[Tensor, Tensor]
-
-Gather = Callable[[np.ndarray], Tensor]
-"""Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
 
 ROUNDS = 4
 """Rounds of `Shuffle`. For a perfectly random hash, two would be enough (Luby & Rackoff 1988)."""
@@ -75,13 +72,27 @@ class TrainingBatches(IterableDataset[Batch]):
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
-        length = self.block_size + 1
-        if self.device:
-            gather = gather_on_device(self.tokens, length, self.device)
-        else:
-            gather = gather_on_cpu(self.tokens, length)
+        windows = self._windows_on(self.device) if self.device else self._windows()
+        return map(inputs_and_targets, windows)
+
+    def _windows(self) -> Iterator[Tensor]:
+        """Yields the windows (B, T + 1) of each batch, from tokens in memory or memory-mapped."""
+        do_not_read_ahead(self.tokens)
+        windows = sliding_window_view(np.asarray(self.tokens), self.block_size + 1)  # a view
         for starts in self.starts():
-            yield inputs_and_targets(gather(starts))
+            yield torch.from_numpy(windows[starts].astype(np.int64))
+
+    def _windows_on(self, device: torch.device) -> Iterator[Tensor]:
+        """Like `_windows`, but copies the tokens to `device` once, and makes the windows there."""
+        bits = 8 * self.tokens.itemsize
+        # As signed integers, because torch cannot index unsigned integers on every device.
+        tokens = torch.tensor(self.tokens.view(f"int{bits}"), device=device)
+        offsets = torch.arange(self.block_size + 1, device=device)
+        for starts in self.starts():
+            # This copy does not wait for the GPU. `starts` may be freed meanwhile, because CUDA
+            # copies small arrays into its own buffer before `to` returns.
+            places = torch.from_numpy(starts).to(device, non_blocking=True)[:, None] + offsets
+            yield tokens[places].long() & (1 << bits) - 1
 
     def starts(self) -> Iterator[np.ndarray]:
         """Yields the start positions (B,) of the windows of each batch."""
@@ -141,17 +152,6 @@ def hash_with_key(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
     return (bits * FACTORS[1]) >> HALF
 
 
-def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
-    """Returns a function that copies windows from `tokens`, in memory or memory-mapped."""
-    do_not_read_ahead(tokens)
-    windows = sliding_window_view(np.asarray(tokens), length)  # (N - length + 1, length), a view
-
-    def gather(starts: np.ndarray) -> Tensor:
-        return torch.from_numpy(windows[starts].astype(np.int64))
-
-    return gather
-
-
 def do_not_read_ahead(tokens: np.ndarray) -> None:
     """Tells the operating system not to read ahead in the file of `tokens`, if they need more than
     half of the memory. It helps with a small file, but delays every batch from a large one."""
@@ -159,22 +159,6 @@ def do_not_read_ahead(tokens: np.ndarray) -> None:
     if isinstance(mapped, mmap.mmap) and tokens.nbytes > machine_memory() / 2:
         with suppress(AttributeError):  # Windows has no madvise
             mapped.madvise(mmap.MADV_RANDOM)
-
-
-def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> Gather:
-    """Copies the tokens to `device` once. Returns a function that gathers windows there."""
-    bits = 8 * tokens.itemsize
-    # As signed integers, because torch cannot index unsigned integers on every device.
-    device_tokens = torch.tensor(tokens.view(f"int{bits}"), device=device)
-    offsets = torch.arange(length, device=device)
-
-    def gather(starts: np.ndarray) -> Tensor:
-        # This copy does not wait for the GPU. `starts` may be freed meanwhile, because CUDA copies
-        # small arrays into its own buffer before `to` returns.
-        device_starts = torch.from_numpy(starts).to(device, non_blocking=True)
-        return device_tokens[device_starts[:, None] + offsets].long() & (1 << bits) - 1
-
-    return gather
 
 
 def prefetched(batches: TrainingBatches) -> Iterator[Batch]:

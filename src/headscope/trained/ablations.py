@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import (
+    By,
     ablate_heads,
     gradient_importance,
     mean_outputs,
     other_induction,
 )
-from headscope.analysis.deciders import By
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.repeats import can_measure_repeats
 from headscope.data.validation_text import ValidationText

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.deciders import By
+from headscope.analysis.ablation import By, ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.examples import example_rows, find_examples
 from headscope.analysis.head_outputs import Track, parse_head
 from headscope.analysis.head_statistics import visible_in
