@@ -17,7 +17,7 @@ from headscope.analysis.rows import data_frame
 from headscope.analysis.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.cli.bare_loop import BareLoop
 from headscope.cli.sweeps import SweepRun, print_table
-from headscope.data.validation_text import validation_text
+from headscope.data.encode import validation_text
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, write_atomically
 from headscope.nn import cache_bytes_per_token

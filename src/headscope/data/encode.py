@@ -23,10 +23,10 @@ BATCH = 2**20
 
 @dataclass
 class TextBatch:
-    """Text of one split: `pieces`, (whether it begins a document, text), and their bytes."""
+    """Text of one split: `pieces`, with None where a document begins, and their bytes."""
 
     split: Split
-    pieces: list[tuple[bool, str]] = field(default_factory=list)
+    pieces: list[str | None] = field(default_factory=list)
     size: int = 0
 
 
@@ -123,16 +123,13 @@ class EncodedCorpus:
                     continue
             if split not in batches:
                 continue
-            begins = True
+            batches[split].pieces.append(None)
             for piece in document.pieces:
-                batches[split].pieces.append((begins, piece))
+                batches[split].pieces.append(piece)
                 batches[split].size += len(piece) if piece.isascii() else len(piece.encode())
-                begins = False
                 if batches[split].size >= BATCH:
                     yield batches[split]
                     batches[split] = TextBatch(split)
-            if begins:  # a document without text
-                batches[split].pieces.append((True, ""))
         yield from batches.values()
 
 
@@ -147,9 +144,10 @@ class OwnTokenizer(threading.local):
         end_of_text, size = self.tokenizer.end_of_text, self.tokenizer.vocab_size
         dtype = token_dtype(size)
         arrays = [np.empty(0, dtype)]
-        for begins, piece in batch.pieces:
-            if begins and end_of_text is not None:
-                arrays.append(np.array([end_of_text], dtype))
+        for piece in batch.pieces:
+            if piece is None:
+                arrays.append(np.array([] if end_of_text is None else [end_of_text], dtype))
+                continue
             arrays.append(tokens := self.tokenizer.encode(piece))
             if len(tokens) and (largest := np.max(tokens)) >= size:
                 problem = f"{type(self.tokenizer).__name__} gives the token {largest}"
@@ -186,3 +184,30 @@ def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
         needed = f"a tokenizer with an end-of-text token, in which {after!r} is one token"
         raise UserError(f"data={corpus.name} needs {needed}: choose tokenizer=char")
     return Answers(after=tokens[0], begin=tokenizer.end_of_text)
+
+
+@dataclass(frozen=True)
+class ValidationText:
+    """The N tokens of a validation split.
+
+    - `byte_lengths` (V,): the number of bytes of each token in the vocabulary.
+    - `probe`: the `probe_text` of the corpus.
+    - `text_per_token_byte`: bytes of text per byte of its tokens, 1 if the tokenizer is lossless.
+    - `answers`: if it is not None, the losses count only these targets.
+    """
+
+    tokens: np.ndarray
+    byte_lengths: np.ndarray
+    probe: str | None = None
+    text_per_token_byte: float = 1.0
+    answers: Answers | None = None
+
+
+def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
+    """The validation split of `corpus`, encoded by `tokenizer`."""
+    encoded = EncodedCorpus(corpus, tokenizer, ("validation",))
+    arrays = [array for split, array in encoded.token_arrays() if split == "validation"]
+    ratio = encoded.counts["validation"].text_per_token_byte
+    answers = answers_of(corpus, tokenizer)
+    tokens, lengths = np.concatenate(arrays), tokenizer.byte_lengths()
+    return ValidationText(tokens, lengths, corpus.probe_text, ratio, answers)

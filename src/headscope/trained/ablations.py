@@ -20,7 +20,7 @@ from headscope.analysis.ablation import (
 )
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.repeats import can_measure_repeats
-from headscope.data.validation_text import ValidationText
+from headscope.data.encode import ValidationText
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError
 from headscope.nn import GPT

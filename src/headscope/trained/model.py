@@ -30,8 +30,8 @@ from headscope.analysis.why import Why
 from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus, Sotu
+from headscope.data.encode import ValidationText, validation_text
 from headscope.data.tokenizer import Tokenizer
-from headscope.data.validation_text import ValidationText, validation_text
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT

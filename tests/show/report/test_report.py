@@ -20,8 +20,8 @@ from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import head_metrics
+from headscope.data.encode import validation_text
 from headscope.data.tokenizer import bpe
-from headscope.data.validation_text import validation_text
 from headscope.files import replacing
 from headscope.show.report.patch_texts import patch_texts
 from headscope.show.report.write import shares

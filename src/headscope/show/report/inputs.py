@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headscope.analysis.reading import Reading
 from headscope.analysis.tokens import TokenKinds, classify_vocabulary
-from headscope.data.validation_text import ValidationText
+from headscope.data.encode import ValidationText
 from headscope.data.windows import first_passage, spread_windows
 from headscope.trained import TrainedModel
 from headscope.trained.records import VALIDATION
