@@ -1,5 +1,5 @@
 """The laws of batches: their order is a pure function of seed and place, every token has its turn,
-places look random, and batches are made where they are used.
+places look random, and batches for a GPU are made ahead.
 
 The tokens are their own positions, so that a batch tells where it was cut.
 """

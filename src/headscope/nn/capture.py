@@ -108,11 +108,9 @@ def copy_with_hooks(module: Any) -> Any:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Inside this `with` block, the model is in evaluation mode."""
-    if not model.training:  # setting the mode visits every module
-        yield
-        return
+    training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.train()
+        model.train(training)
