@@ -60,7 +60,9 @@ def test_a_batch_is_a_function_of_seed_and_place_and_ranks_share_one_greater_bat
     for rank in range(ranks):
         rows = slice(rank * size, (rank + 1) * size)
         part = [(inputs[rows], targets[rows]) for inputs, targets in whole]
-        assert dealt(TrainingBatches(tokens, rank=rank, start=start, **options), 5) == part
+        for device in (None, torch.device("cpu")):  # tokens are read from a file, or in memory
+            batches = TrainingBatches(tokens, rank=rank, start=start, device=device, **options)
+            assert dealt(batches, 5) == part
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -223,14 +225,23 @@ def assert_batches(found):
             assert all(map(torch.equal, [half.cpu() for half in batch], expected))
 
 
-def test_for_a_cpu_batches_are_made_when_they_are_used_and_for_a_gpu_ahead(monkeypatch):
-    assert_batches(steps("cpu"))
-    monkeypatch.setattr(module, "prefetched", lambda batches: iter(["read ahead"] * 2))
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_batches_are_made_where_they_are_used(device, monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes)
+    monkeypatch.setattr(module, "prefetched", None)
+    assert all(half.device.type == device for half in next(steps(device))[0])
+    assert_batches(steps(device))
+
+
+def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", TOKENS.nbytes - 1)
+    monkeypatch.setattr(module, "prefetched", lambda batches: ["read ahead"] * 2)
     assert next(steps("cuda")) == ["read ahead"] * 2
 
 
 @pytest.mark.gpu
-def test_beside_a_gpu_a_thread_reads_ahead_into_pinned_memory():
+def test_beside_a_gpu_a_thread_reads_ahead_into_pinned_memory(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 0)
     assert_batches(steps("cuda"))
     assert all(half.is_pinned() for half in next(steps("cuda"))[0])
 

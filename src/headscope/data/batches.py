@@ -41,7 +41,8 @@ class TrainingBatches(IterableDataset[Batch]):
     Each epoch cuts the tokens (N,) into windows of T + 1 tokens, where neighbouring windows share
     one token. Each epoch has a new random offset of the first window and a new random order of the
     windows (see `Shuffle`), and uses no window twice. Iteration begins at the batch with the index
-    `start`, so a resumed run gets the same batches as an uninterrupted run.
+    `start`, so a resumed run gets the same batches as an uninterrupted run. If `device` is given,
+    the tokens are copied to this device and the batches are made there.
 
     A text that is too short for one batch of different windows gives batches of windows at random
     places. Raises UserError when there are too few tokens for one window.
@@ -57,6 +58,7 @@ class TrainingBatches(IterableDataset[Batch]):
         start: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        device: torch.device | None = None,
     ) -> None:
         # The random offset skips up to one window of tokens at the start.
         self.windows = (len(tokens) - 1) // block_size - 1
@@ -64,15 +66,33 @@ class TrainingBatches(IterableDataset[Batch]):
         if len(tokens) <= block_size:
             problem = f"{len(tokens)} training tokens are too few for model.block_size={block_size}"
             raise UserError(f"{problem}: take more text, or a smaller block_size")
-        self.tokens, self.block_size, self.batch_size = tokens, block_size, batch_size
+        self.tokens, self.device = tokens, device
+        self.block_size, self.batch_size = block_size, batch_size
         self.seed, self.start = seed, start
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
+        windows = self._windows_on(self.device) if self.device else self._windows()
+        return map(inputs_and_targets, windows)
+
+    def _windows(self) -> Iterator[Tensor]:
+        """Yields the windows (B, T + 1) of each batch, from tokens in memory or memory-mapped."""
         do_not_read_ahead(self.tokens)
         windows = sliding_window_view(np.asarray(self.tokens), self.block_size + 1)  # a view
         for starts in self.starts():
-            yield inputs_and_targets(torch.from_numpy(windows[starts].astype(np.int64)))
+            yield torch.from_numpy(windows[starts].astype(np.int64))
+
+    def _windows_on(self, device: torch.device) -> Iterator[Tensor]:
+        """Like `_windows`, but copies the tokens to `device` once, and makes the windows there."""
+        bits = 8 * self.tokens.itemsize
+        # As signed integers, because torch cannot index unsigned integers on every device.
+        tokens = torch.tensor(self.tokens.view(f"int{bits}"), device=device)
+        offsets = torch.arange(self.block_size + 1, device=device)
+        for starts in self.starts():
+            # This copy does not wait for the GPU. `starts` may be freed meanwhile, because CUDA
+            # copies small arrays into its own buffer before `to` returns.
+            places = torch.from_numpy(starts).to(device, non_blocking=True)[:, None] + offsets
+            yield tokens[places].long() & (1 << bits) - 1
 
     def starts(self) -> Iterator[np.ndarray]:
         """Yields the start positions (B,) of the windows of each batch."""

@@ -19,6 +19,9 @@ VALIDATION_SHARE = 0.1
 FORWARD_SHARE = 1 / 3
 """The time of a forward pass divided by that of a training step with as many tokens."""
 
+MAX_BYTES_ON_GPU = 256 * 2**20
+"""If the training tokens need at most this number of bytes, they are copied to the GPU."""
+
 
 class TokenDataModule(LightningDataModule):
     """Batches of the texts in `store` (see `prepare_store`) for `Trainer.fit` and `.validate`.
@@ -28,7 +31,9 @@ class TokenDataModule(LightningDataModule):
     `final_every`-th. `probe_text` is a text that shows what the heads do. The trainer's step gives
     the index of the first training batch, so a resumed run needs no state of the loader.
 
-    Batches are copied from the memory-mapped file. For a GPU, a thread prefetches the same batches.
+    On a CPU, batches are copied from the memory-mapped file. On a GPU, the tokens are kept in GPU
+    memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a thread prefetches the batches. The
+    batches are the same in all three cases.
 
     Raises UserError if the training or the validation split is too short.
     """
@@ -93,13 +98,16 @@ class Steps:
         accumulate = self.data.accumulate
         repeated = int(trainer.overfit_batches)
         first = trainer.global_step % repeated if repeated else trainer.global_step
+        device = trainer.strategy.root_device
+        gpu = device.type == "cuda"
+        fits_on_gpu = gpu and self.data.store.train.nbytes <= MAX_BYTES_ON_GPU
         batches = self.data.train_batches(
             start=first * accumulate,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
+            device=device if fits_on_gpu else None,
         )
-        on_gpu = trainer.strategy.root_device.type == "cuda"
-        endless = prefetched(batches) if on_gpu else iter(batches)
+        endless = iter(prefetched(batches) if gpu and not fits_on_gpu else batches)
         while True:
             yield list(itertools.islice(endless, accumulate))
 
