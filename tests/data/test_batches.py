@@ -1,11 +1,14 @@
 """The laws of batches: their order is a pure function of seed and place, every token has its turn,
-places look random, and batches for a GPU are made ahead.
+places look random, and batches are made where they are used.
 
 The tokens are their own positions, so that a batch tells where it was cut.
 """
 
 import math
-import threading
+import multiprocessing
+import os
+import pickle
+import signal
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,16 +122,20 @@ def test_less_than_a_batch_gives_windows_anywhere_and_less_than_a_window_an_erro
         ValidationWindows(np.arange(1), block_size=4, batch_size=1)
 
 
-def test_a_thread_ahead_reads_the_same_batches_and_ends_with_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)  # it needs a GPU
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # where there is no GPU
+def test_a_process_ahead_reads_the_same_batches_and_goes_on_through_ctrl_c(tmp_path):
     np.arange(0, 2**16, 13, dtype=np.uint16).tofile(tmp_path / "tokens")
     tokens = np.memmap(tmp_path / "tokens", dtype=np.uint16, mode="r")
     batches = TrainingBatches(tokens, block_size=16, batch_size=4, seed=5, start=7)
-    threads, state = threading.active_count(), torch.get_rng_state()
-    ahead = prefetched(batches)
-    assert dealt(ahead, 300) == dealt(batches, 300)
-    ahead.close()
-    assert threading.active_count() == threads
+    assert len(pickle.dumps(batches)) < 2000  # a memory map goes to another process by its path
+    expected = dealt(batches, 300)
+    others, state = multiprocessing.active_children(), torch.get_rng_state()
+    ahead = iter(prefetched(batches))
+    assert dealt(ahead, 1) == expected[:1]
+    [process] = [child for child in multiprocessing.active_children() if child not in others]
+    os.kill(process.pid, signal.SIGINT)
+    assert dealt(ahead, 299) == expected[1:]
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -240,7 +247,8 @@ def test_a_corpus_too_large_for_a_gpu_is_read_ahead(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_beside_a_gpu_a_thread_reads_ahead_into_pinned_memory(monkeypatch):
+def test_beside_a_gpu_a_spawned_process_reads_ahead_into_pinned_memory(monkeypatch):
+    torch.zeros(1, device="cuda")  # a forked process could not use CUDA any more
     monkeypatch.setattr(module, "MAX_BYTES_ON_GPU", 0)
     assert_batches(steps("cuda"))
     assert all(half.is_pinned() for half in next(steps("cuda"))[0])

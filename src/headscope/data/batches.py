@@ -9,30 +9,31 @@ Shapes: B batch, T block_size, N tokens.
 import itertools
 import math
 import mmap
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from headscope.errors import UserError
 from headscope.machine import machine_memory
 
 Batch = tuple[Tensor, Tensor]
 
+Gather = Callable[[np.ndarray], Tensor]
+"""Maps start positions (B,) to the windows (B, length) that begin there, as int64."""
+
 ROUNDS = 4
 """Rounds of `Shuffle`. For a perfectly random hash, two would be enough (Luby & Rackoff 1988)."""
 
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # SplitMix64's
 HALF = np.uint64(32)
-
-AHEAD = 2
-"""Number of batches that are made before a GPU needs them."""
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -72,27 +73,27 @@ class TrainingBatches(IterableDataset[Batch]):
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
-        windows = self._windows_on(self.device) if self.device else self._windows()
-        return map(inputs_and_targets, windows)
-
-    def _windows(self) -> Iterator[Tensor]:
-        """Yields the windows (B, T + 1) of each batch, from tokens in memory or memory-mapped."""
-        do_not_read_ahead(self.tokens)
-        windows = sliding_window_view(np.asarray(self.tokens), self.block_size + 1)  # a view
+        length = self.block_size + 1
+        if self.device:
+            gather = gather_on_device(self.tokens, length, self.device)
+        else:
+            gather = gather_on_cpu(self.tokens, length)
         for starts in self.starts():
-            yield torch.from_numpy(windows[starts].astype(np.int64))
+            yield inputs_and_targets(gather(starts))
 
-    def _windows_on(self, device: torch.device) -> Iterator[Tensor]:
-        """Like `_windows`, but copies the tokens to `device` once, and makes the windows there."""
-        bits = 8 * self.tokens.itemsize
-        # As signed integers, because torch cannot index unsigned integers on every device.
-        tokens = torch.tensor(self.tokens.view(f"int{bits}"), device=device)
-        offsets = torch.arange(self.block_size + 1, device=device)
-        for starts in self.starts():
-            # This copy does not wait for the GPU. `starts` may be freed meanwhile, because CUDA
-            # copies small arrays into its own buffer before `to` returns.
-            places = torch.from_numpy(starts).to(device, non_blocking=True)[:, None] + offsets
-            yield tokens[places].long() & (1 << bits) - 1
+    def __getstate__(self) -> dict[str, Any]:
+        """The state that is sent to another process: of a memory-mapped file, its path."""
+        tokens = self.tokens
+        # Only the whole map has an mmap as its base. A slice is sent as bytes, because its
+        # attribute `offset` is wrong: it is the offset of the whole map.
+        if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap.mmap):
+            file, dtype, shape = tokens.filename, tokens.dtype, tokens.shape
+            tokens = partial(np.memmap, file, dtype, "r", tokens.offset, shape)
+        return self.__dict__ | {"tokens": tokens}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tokens = state["tokens"]
+        self.__dict__ = state | {"tokens": tokens() if isinstance(tokens, partial) else tokens}
 
     def starts(self) -> Iterator[np.ndarray]:
         """Yields the start positions (B,) of the windows of each batch."""
@@ -152,6 +153,17 @@ def hash_with_key(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
     return (bits * FACTORS[1]) >> HALF
 
 
+def gather_on_cpu(tokens: np.ndarray, length: int) -> Gather:
+    """Returns a function that copies windows from `tokens`, in memory or memory-mapped."""
+    do_not_read_ahead(tokens)
+    windows = sliding_window_view(np.asarray(tokens), length)  # (N - length + 1, length), a view
+
+    def gather(starts: np.ndarray) -> Tensor:
+        return torch.from_numpy(windows[starts].astype(np.int64))
+
+    return gather
+
+
 def do_not_read_ahead(tokens: np.ndarray) -> None:
     """Tells the operating system not to read ahead in the file of `tokens`, if they need more than
     half of the memory. It helps with a small file, but delays every batch from a large one."""
@@ -161,16 +173,39 @@ def do_not_read_ahead(tokens: np.ndarray) -> None:
             mapped.madvise(mmap.MADV_RANDOM)
 
 
-def prefetched(batches: TrainingBatches) -> Iterator[Batch]:
-    """The same batches in the same order, in pinned memory. A thread makes AHEAD of them while the
-    GPU computes. NumPy does not hold the interpreter's lock while it reads tokens from the disk."""
-    source = iter(batches)
-    with ThreadPoolExecutor(1) as thread:
-        waiting = deque(thread.submit(next, source) for _ in range(AHEAD))
-        while True:
-            inputs, targets = waiting.popleft().result()
-            waiting.append(thread.submit(next, source))
-            yield inputs.pin_memory(), targets.pin_memory()
+def gather_on_device(tokens: np.ndarray, length: int, device: torch.device) -> Gather:
+    """Copies the tokens to `device` once. Returns a function that gathers windows there."""
+    bits = 8 * tokens.itemsize
+    # As signed integers, because torch cannot index unsigned integers on every device.
+    device_tokens = torch.tensor(tokens.view(f"int{bits}"), device=device)
+    offsets = torch.arange(length, device=device)
+
+    def gather(starts: np.ndarray) -> Tensor:
+        # This copy does not wait for the GPU. `starts` may be freed meanwhile, because CUDA copies
+        # small arrays into its own buffer before `to` returns.
+        device_starts = torch.from_numpy(starts).to(device, non_blocking=True)
+        return device_tokens[device_starts[:, None] + offsets].long() & (1 << bits) - 1
+
+    return gather
+
+
+def prefetched(batches: TrainingBatches) -> DataLoader[Batch]:
+    """A loader of the same batches in the same order, prefetched by one worker process into pinned
+    memory. The process is spawned, because CUDA does not work in a forked process."""
+    return DataLoader(
+        batches,
+        batch_size=None,
+        num_workers=1,
+        pin_memory=True,
+        worker_init_fn=ignore_interrupts,
+        multiprocessing_context="spawn",
+        generator=torch.Generator(),  # otherwise DataLoader uses the global generator
+    )
+
+
+def ignore_interrupts(worker: int) -> None:
+    """Ctrl-C reaches the worker process too. Only the training process should react to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def inputs_and_targets(windows: Tensor) -> Batch:

@@ -32,8 +32,8 @@ class TokenDataModule(LightningDataModule):
     the index of the first training batch, so a resumed run needs no state of the loader.
 
     On a CPU, batches are copied from the memory-mapped file. On a GPU, the tokens are kept in GPU
-    memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a thread prefetches the batches. The
-    batches are the same in all three cases.
+    memory if they need at most `MAX_BYTES_ON_GPU`. Otherwise, a worker process prefetches the
+    batches. The batches are the same in all three cases.
 
     Raises UserError if the training or the validation split is too short.
     """
