@@ -24,8 +24,8 @@ from headscope.analysis.circuits import compositions, copying_scores, random_com
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.in_context import in_context_score
 from headscope.config.parts import build_part
+from headscope.data.encode import validation_text
 from headscope.data.generated import SYMBOLS
-from headscope.data.validation_text import validation_text
 from headscope.data.windows import spread_windows
 from headscope.nn.loss import next_token_loss
 from headscope.trained import TrainedModel

@@ -22,8 +22,8 @@ from benchmarks.runner import Figures, Request, Result
 from headscope.config.parse import Positive
 from headscope.config.training import TrainConfig
 from headscope.conversion.nanogpt import read_model
+from headscope.data.encode import ValidationText
 from headscope.data.store import TokenStore
-from headscope.data.validation_text import ValidationText
 from headscope.errors import UserError
 from headscope.machine import keep_freed_memory
 from headscope.trained.evaluation import evaluate

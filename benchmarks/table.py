@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headscope.analysis.pictures.sheet import BLUE, GREY, ORANGE, plain_axes
+from headscope.analysis.sheet import BLUE, GREY, ORANGE, plain_axes
 
 Row = Mapping[str, Any]
 """A row of a table: its name is `side`. A value is a number, a text, or statistics over the rounds

@@ -219,7 +219,7 @@ nn/capture.py
 - vars(copied)[name] = part.copy() if isinstance(part, dict) else part
 + vars(copied)[name] = part
 > analysis/test_what_heads_write.py::test_a_reading_always_describes_the_model_that_read_the_text
-analysis/deciders.py
+analysis/ablation.py
 # the mean that replaces a feed-forward network is forgotten
 - attended + new_fed
 + attended
@@ -254,8 +254,8 @@ analysis/roles.py
 > analysis/test_roles.py::test_a_role_has_the_same_name_only_if_every_run_has_a_head_of_it
 analysis/circuits.py
 # Q-composition reads with the keys
-- ways = {"q": (later.key, later.query), "k": (later.query, later.key)}
-+ ways = {"q": (later.query, later.key), "k": (later.key, later.query)}
+- {"q": (key, query), "k": (query, key),
++ {"q": (query, key), "k": (key, query),
 > analysis/test_circuits.py::test_compositions_are_those_of_whole_matrices
 analysis/path_patching.py
 # heads between sender and receiver read the changed stream

@@ -15,9 +15,9 @@ from small_gpt import fresh, variant
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from headscope.analysis import pictures
 from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.metrics import head_metrics
-from headscope.analysis.pictures import heads, position_picture
 from headscope.nn import GPT, Cache, attention_variants, dot_product
 from headscope.nn.capture import capture
 from headscope.trained.generation import choose_tokens
@@ -69,8 +69,8 @@ def test_sampling_and_measuring_stay_on_their_device(pair, monkeypatch):
     texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
     for replace_by in ("zero", "mean"):
         ablate_heads(model, texts, texts, replace_by=replace_by)
-    monkeypatch.setattr(heads, "array", lambda values: np.ones(values.shape))
-    position_picture(model.position)
+    monkeypatch.setattr(pictures, "array", lambda values: np.ones(values.shape))
+    pictures.position_picture(model.position)
 
 
 def test_choosing_a_token_stays_on_its_device():

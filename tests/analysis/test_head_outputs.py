@@ -63,6 +63,12 @@ def replaced(model, layer, head, replace_by):
     return outputs_changed(model, layer, lambda outputs: outputs.where(~is_head, constant))
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    """So that the texts are in several batches."""
+    monkeypatch.setattr("headscope.analysis.head_outputs.MAX_BATCH", 3)
+
+
 def losses(model, targets=TARGETS):
     """Of every token, (N, T); 0 where it does not count."""
     return next_token_loss(model(INPUTS), targets, reduction="none").view_as(targets)
@@ -75,8 +81,8 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(pair, 
     """The loss, and the induction of the others."""
     model = gpt(**variant(pair), document_mask=True, end_of_text=10)
     whole = losses(model).mean(dim=-1)
-    means = mean_outputs(model, INPUTS, max_batch=3) if replace_by == "mean" else None
-    found = ablate_heads(model, INPUTS, TARGETS, replace_by=replace_by, max_batch=3)
+    means = mean_outputs(model, INPUTS) if replace_by == "mean" else None
+    found = ablate_heads(model, INPUTS, TARGETS, replace_by=replace_by)
     found["induction"] = other_induction(model, means=means, excluded=[10], texts=6)
     torch.testing.assert_close(found.pop("loss"), whole.mean(), rtol=1e-5, atol=1e-6)
     for layer, head in ((0, 0), (1, model.attentions[1].heads - 1)):
@@ -101,7 +107,7 @@ def test_a_loss_that_counts_some_tokens_is_their_mean_over_all_texts(replace_by)
     model, count = gpt(), COUNTED.sum()
     whole = losses(model, SOME)
     found = ablate_heads(model, INPUTS, SOME, replace_by=replace_by)
-    estimated = gradient_importance(model, INPUTS, SOME, replace_by=replace_by, max_batch=2)
+    estimated = gradient_importance(model, INPUTS, SOME, replace_by=replace_by)
     for loss in (found["loss"], estimated["loss"]):
         torch.testing.assert_close(loss, whole.sum() / count)
     texts = torch.randint(7, (4000, 7), generator=torch.Generator().manual_seed(3))  # bootstrap
@@ -132,7 +138,7 @@ def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair, re
             stack.enter_context(outputs_changed(model, layer, change))
         loss = losses(model).mean(dim=-1)
     [gradients] = torch.autograd.grad(loss.sum(), factors)  # (L, N, T, H, 1)
-    found = gradient_importance(model, INPUTS, TARGETS, replace_by=replace_by, max_batch=2)
+    found = gradient_importance(model, INPUTS, TARGETS, replace_by=replace_by)
     expected = {"loss": loss.mean(), "nats_per_token": -gradients.sum(dim=(2, 4)).mean(dim=1)}
     if replace_by == "zero":
         expected["importance"] = gradients.abs().sum(dim=(2, 4)).mean(dim=1)
@@ -145,7 +151,7 @@ def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair, re
 @pytest.mark.parametrize("position", [None, 3])
 def test_each_head_is_exchanged_between_the_texts(pair, position):
     model, metric = gpt(**variant(pair)), ContinuationLoss((5, 9, 2))
-    found = patch_heads(model, CLEAN, CORRUPTED, metric, position=position, max_batch=3)
+    found = patch_heads(model, CLEAN, CORRUPTED, metric, position=position)
     places = range(7) if position is None else [position]
     cases = [(found.noised, CLEAN, CORRUPTED), (found.denoised, CORRUPTED, CLEAN)]
     for layer, head in ((0, 0), (1, model.attentions[1].heads - 1)):

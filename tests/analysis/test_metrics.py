@@ -18,7 +18,13 @@ from headscope.analysis import metrics
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import METRICS, head_metrics, uniform
 from headscope.analysis.repeats import RepeatedTexts, RepeatProbe, contrast, repeated_texts, score
-from headscope.analysis.tokens import are_punctuation, classify_tokens, mass_on, targets_in
+from headscope.analysis.tokens import (
+    TokenKinds,
+    are_punctuation,
+    mass_on,
+    most_frequent,
+    targets_in,
+)
 
 
 def some_weights(tokens, *, causal, seed=0):
@@ -158,14 +164,12 @@ def test_similarities_are_the_cosine_of_maps_and_the_mean_distance_in_bits(token
 TEXTS = ["the", " of", ",", "\n", "", " cat", "."]
 THE, OF, COMMA, NEWLINE, END, CAT, STOP = range(7)
 PIECES = [text.encode() for text in TEXTS]
-KINDS = classify_tokens(PIECES, torch.tensor([20, 30, 20, 5, 5, 10, 10]))
+KINDS = TokenKinds(PIECES, most_frequent(torch.tensor([20, 30, 20, 5, 5, 10, 10])))
 
 
 def test_kinds_by_hand():
-    assert KINDS.special.tolist() == [text == "" for text in TEXTS]
-    assert KINDS.punctuation.tolist() == [text in {",", "\n", "."} for text in TEXTS]
+    assert are_punctuation(PIECES) == [text in {",", "\n", "."} for text in TEXTS]
     assert KINDS.frequent.nonzero().flatten().tolist() == [THE, OF]  # 20 + 30: half of 100
-    assert classify_tokens(PIECES).frequent is None
     assert all(are_punctuation([b".", b" --", b".\n\n", "\u3002".encode()]))
     assert not any(are_punctuation([b"'s", b" ", b"", b"$", "\ufffd".encode(), b"3."]))
 
@@ -173,7 +177,7 @@ def test_kinds_by_hand():
 def test_the_bytes_of_a_punctuation_mark_are_punctuation_wherever_tokens_end():
     """Also half of a mark, with a space before it. A mark that is cut off is none."""
     text = "\u4f60\u597d\uff0cmu. \u3002".encode()
-    kinds = classify_tokens([bytes([value]) for value in range(256)])
+    kinds = TokenKinds([bytes([value]) for value in range(256)])
     tokens = torch.tensor([list(text), list(text)])
     found = targets_in(tokens, kinds)["punctuation"]
     marks = [False] * 6 + [True] * 3 + [False] * 2 + [True, False] + [True] * 3

@@ -93,10 +93,8 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     )
     metrics = dict.fromkeys(("val_loss", "val_bits_per_byte", "train_seconds", "steps"), 1)
     write_summary(run, metrics | {"tokens": 12345, "device": HOSTILE})
-    (run / "analysis").mkdir()
-    heads = [(0, 0, "previous"), (0, 1, HOSTILE), (HOSTILE, 1, "x")]
-    rows = [*(dict(zip(("layer", "head", "type"), head, strict=True)) for head in heads), HOSTILE]
-    (run / "analysis" / "heads.json").write_text(json.dumps({"heads": rows}))
+    assert "had not been measured" in model_card(loaded, load="code", checked="It is equal.")
+    kind = loaded.record().types[0].name
     card = model_card(loaded, load="code", checked="It is equal.")
     header, text = card.split("\n# ", maxsplit=1)
     before, configuration, after = re.split(r"```json\n(.*?)\n```\n", text, flags=re.DOTALL)
@@ -107,7 +105,7 @@ def test_the_model_card_shows_text_from_a_checkpoint_as_text(tmp_path):
     text = before + after
     assert "x" not in header.replace("text-generation", "").replace("headscope", "")
     assert "| tokens | 12,345 |" in text
-    assert "| previous | L0H0 |" in text
+    assert re.search(rf"\\| {kind} \\| L0H0.* \\|", text)
     for markup in ("<script", "\x1b", "\n---", "\n# ", "http://", "www.x"):
         assert markup not in text
     assert not re.search(r"(?<!\\)[\[\]*]", text.replace("```python\ncode\n```", ""))

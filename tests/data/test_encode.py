@@ -14,12 +14,12 @@ from hf_tokenizers import CHINESE, imported
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
 from headscope.data.bpe import sample
+from headscope.data.encode import validation_text
 from headscope.data.hub import Hub
 from headscope.data.own_files import TextFiles
 from headscope.data.store import open_store, prepare_store
 from headscope.data.tokenizer import CharTokenizer
 from headscope.data.tokenizer_state import stored
-from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
 from headscope.trained.evaluation import evaluate
 

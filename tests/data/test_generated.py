@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 import headscope
 from headscope.config.parts import build_part
 from headscope.data.batches import TrainingBatches
+from headscope.data.encode import validation_text
 from headscope.data.generated import CHARACTERS, SYMBOLS
-from headscope.data.validation_text import validation_text
 from headscope.data.windows import spread_windows
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.models import Models

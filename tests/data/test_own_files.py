@@ -16,11 +16,11 @@ from corpora import every_tenth, jsonl, texts, write
 from pyarrow import parquet as parquet_module
 from refusals import refused
 
+from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
 from headscope.data.store import prepare_store
 from headscope.data.text_file import text_chunks
 from headscope.data.tokenizer import byte
-from headscope.data.validation_text import validation_text
 
 
 def read(path, **options):

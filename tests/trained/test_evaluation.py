@@ -15,8 +15,8 @@ import headscope
 from headscope import trained
 from headscope.cli.conf import CONF, choices_of
 from headscope.data.corpus import TinyShakespeare
+from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
-from headscope.data.validation_text import validation_text
 from headscope.nn.loss import next_token_loss
 from headscope.trained.evaluation import evaluate, evaluate_lengths
 

@@ -1,8 +1,8 @@
-"""Ablation of heads: measures what changes when one head is removed, or estimates it from
-gradients. The loss shows how much the model needs the head (Michel 2019). The induction of the
-other heads shows whether they need it.
+"""Ablation: measures what changes when one head is removed, or estimates it from gradients. The
+loss shows how much the model needs the head (Michel 2019). The induction of the other heads shows
+whether they need it. The probability of a token shows which heads and networks decide it.
 
-Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim.
+Shapes: L layers, H heads, D head_dim, N texts, T tokens, C embed_dim, P parts of the model.
 
 For the output A_h of a head h at one token (D numbers) and the loss L of the text, the product
 A_h^T dL/dA_h is the derivative of the loss with respect to a factor that multiplies A_h. Michel
@@ -12,13 +12,12 @@ sign, it is the first-order Taylor estimate of the change of the loss when A_h b
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from headscope.analysis.deciders import By
 from headscope.analysis.head_outputs import (
-    MAX_BATCH,
     Head,
     Track,
     head_outputs,
@@ -28,8 +27,16 @@ from headscope.analysis.head_outputs import (
 )
 from headscope.analysis.repeats import RepeatProbe
 from headscope.nn import GPT
-from headscope.nn.capture import capture, changed_outputs, evaluating
+from headscope.nn.capture import ForwardPass, capture, changed_outputs, evaluating
 from headscope.nn.loss import IGNORED, next_token_loss
+
+By = Literal["mean", "zero"]
+"""What replaces the output of a part that is switched off: its mean over the text, or zero."""
+
+Decider = dict[str, Any]
+"""A part of the model, and the probability of a token with and without it: `part`, such as L0H1 or
+"L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`. *Deciders*
+is our word for what papers call the total effects of parts, by mean or zero ablation (Vig 2020)."""
 
 TEXTS = 16
 """Number of repeated random texts: fewer than in a report, as they are measured once per head."""
@@ -67,7 +74,6 @@ def ablate_heads(
     targets: Tensor,
     *,
     replace_by: By = "zero",
-    max_batch: int = MAX_BATCH,
     track: Track = iter,
 ) -> dict[str, Tensor]:
     """Measure how much the loss on inputs (N, T) changes when one head is removed. `targets` (N, T)
@@ -81,7 +87,7 @@ def ablate_heads(
       value means that the head lowers the loss.
     - `standard_error` (L, H): that of `nats_per_token` over the N texts. NaN for a single text.
 
-    A batch contains at most `max_batch` texts. For every head that is removed, each text is copied.
+    For every head that is removed, each text is copied.
     """
     heads, counted = model.attentions[0].heads, counted_per_text(targets)
     means = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)  # (H, D) or (H, 1)
@@ -96,12 +102,13 @@ def ablate_heads(
 
         tokens = inputs[batch].to(model.device)
         new = [mean[None] for mean in means]  # the same at all tokens
-        return measure_replacements(model, tokens, measure, new, max_batch=max_batch)
+        return measure_replacements(model, tokens, measure, new)
 
     with evaluating(model):
         if replace_by == "mean":
-            means = mean_outputs(model, inputs, max_batch)
-        batches = track(torch.arange(len(inputs)).split(max(1, max_batch // heads)))
+            means = mean_outputs(model, inputs)
+        texts = max(1, largest_batch(model, inputs.size(1)) // heads)
+        batches = track(torch.arange(len(inputs)).split(texts))
         results = [losses_of(batch) for batch in batches]
     losses, without = (torch.cat(each, dim=-1).cpu() for each in zip(*results, strict=True))
     change = without - losses  # (L, H, N)
@@ -118,7 +125,6 @@ def gradient_importance(
     targets: Tensor,
     *,
     replace_by: By = "zero",
-    max_batch: int | None = None,
     track: Track = iter,
 ) -> dict[str, Tensor]:
     """Estimate how much the loss on inputs (N, T) depends on each head, with one forward and one
@@ -134,14 +140,14 @@ def gradient_importance(
       with it. It is the sum of (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the
       texts, where R_h is what replaces the output of the head. Above 0, the head lowers the loss.
     """
-    limit = max_batch or largest_batch(model, inputs.size(1))
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
     per_text = counted_per_text(targets).mean()
     new = [model.embedding.weight.new_zeros(())] * len(model.attentions)  # (H, D) or () each
     with evaluating(model), torch.enable_grad():
         if replace_by == "mean":
-            new = mean_outputs(model, inputs, limit)
-        for batch in track(torch.arange(len(inputs)).split(limit)):
+            new = mean_outputs(model, inputs)
+        batches = torch.arange(len(inputs)).split(largest_batch(model, inputs.size(1)))
+        for batch in track(batches):
             captured = capture(model, inputs[batch].to(model.device), gradients=True)
             of_batch = targets[batch].to(model.device)
             losses = text_losses(model, captured.residual[-1], of_batch, per_text)
@@ -202,10 +208,57 @@ def counted_per_text(targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mean_outputs(model: GPT, inputs: Tensor, max_batch: int) -> list[Tensor]:
+def mean_outputs(model: GPT, inputs: Tensor) -> list[Tensor]:
     """For each layer, the mean output of each head (H, D) over all tokens of the inputs (N, T)."""
     sums = [torch.zeros((), device=model.device) for _ in model.attentions]
-    for batch in inputs.split(max_batch):
+    for batch in inputs.split(largest_batch(model, inputs.size(1))):
         outputs = head_outputs(model, batch.to(model.device))
         sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
     return [total / inputs.numel() for total in sums]
+
+
+@torch.no_grad()
+def without_parts(
+    model: GPT,
+    tokens: Tensor,
+    forward_pass: ForwardPass,
+    position: int,
+    token: int,
+    by: By = "mean",
+) -> Iterator[list[Decider]]:
+    """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
+    given, and computes all layers after it again: the total effect of the part (Vig 2020). Yields,
+    by layer, the probability of `token` after `position`, with and without each part.
+
+    `direct_effects` has the share of this effect that no later layer passes on."""
+    mask = model.document_mask(tokens)
+
+    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
+        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
+        return block(x, model.position, mask=masks)
+
+    def probabilities(x: Tensor) -> list[float]:
+        logits = model.unembed(x[:, position : position + 1])[:, 0]
+        return logits.cpu().double().softmax(dim=-1)[:, token].tolist()
+
+    [probability] = probabilities(forward_pass.residual[-1])
+    for layer, block in enumerate(model.blocks):
+        outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
+        heads = torch.arange(block.attention.heads, device=tokens.device)
+        new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
+        if by == "mean":
+            new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
+        parts = [f"L{layer}H{head}" for head in heads.tolist()]
+        with evaluating(model):
+            with replaced_heads(block.attention, heads, new[:, None]):
+                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+            if block.feed_forward is not None:
+                parts.append(f"L{layer} feed-forward")
+                attended = forward_pass.residual[layer] + forward_pass.attended[layer]
+                x = torch.cat([x, attended + new_fed])  # (P, T, C)
+            for later in model.blocks[layer + 1 :]:
+                x = run(later, x)
+        yield [
+            {"part": part, "probability": probability, "without": without}
+            for part, without in zip(parts, probabilities(x), strict=True)
+        ]

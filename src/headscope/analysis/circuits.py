@@ -7,8 +7,6 @@ The gains of norms are folded into the matrices that read from the residual stre
 subtraction of the mean in LayerNorm. Biases, scales of norms, and rotations are left out.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -24,19 +22,6 @@ KINDS = ("q", "k", "v")
 WEIGHT_METRICS = ("copying", "composition")
 
 
-@dataclass(frozen=True)
-class HeadMatrices:
-    """The matrices of the heads of a layer: `query`, `key` and `value` (H, D, C) read from the
-    residual stream, and `output` (H, C, D) writes to it. `bilinear` is false in additive attention,
-    whose scores are not products of queries and keys."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
-    bilinear: bool
-
-
 def has_matrices(model: GPT) -> bool:
     """Whether the queries, keys and values of all layers are linear in the residual stream, except
     for scales. In an attention or a norm of the user, they may be anything."""
@@ -49,9 +34,11 @@ def is_linear(block: Block) -> bool:
     return ours and is_scaling(block.attention_norm)
 
 
-def head_matrices(block: Block) -> HeadMatrices:
-    """The matrices of a block, with the gains of the norms before the layer and of `qk_norm`. Keys
-    and values that several heads share are repeated. Raises UserError if there are none."""
+def head_matrices(block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The matrices of the heads of a block: those of queries, keys and values (H, D, C) read from
+    the residual stream, and those of outputs (H, C, D) write to it. They have the gains of the norm
+    before the layer and of `qk_norm`. Keys and values that several heads share are repeated. Raises
+    UserError if there are no such matrices."""
     layer = block.attention
     if not is_linear(block):
         names = " or ".join(type(part).__name__ for part in (layer, block.attention_norm))
@@ -62,8 +49,7 @@ def head_matrices(block: Block) -> HeadMatrices:
     )
     if layer.qk_norm:
         query, key = fold_qk_norm(layer, "q", query), fold_qk_norm(layer, "k", key)
-    bilinear = not isinstance(layer, AdditiveAttention)
-    return HeadMatrices(query, key, value, output_matrices(layer), bilinear)
+    return query, key, value, output_matrices(layer)
 
 
 def fold_qk_norm(layer: nn.Module, name: str, matrix: Tensor) -> Tensor:
@@ -82,8 +68,8 @@ def copying_scores(model: GPT) -> Tensor:
     The matrix (V, V) has the same eigenvalues, except zeros, as W_V W_E W_U W_O (D, D)."""
     through_vocabulary = fold_norm(model.norm, model.embedding.weight.T @ model.head.weight)
     scores = []
-    for matrices in map(head_matrices, model.blocks):
-        small = matrices.value @ through_vocabulary @ matrices.output  # (H, D, D)
+    for _, _, value, output in map(head_matrices, model.blocks):
+        small = value @ through_vocabulary @ output  # (H, D, D)
         values = torch.linalg.eigvals(small.float().nan_to_num())  # it refuses NaN
         score = values.real.sum(-1) / values.abs().sum(-1).clamp(min=1e-30)
         scores.append(score.where(small.isfinite().all(-1).all(-1), torch.nan))
@@ -101,19 +87,17 @@ def compositions(model: GPT) -> dict[str, Tensor]:
     head. A is W_K^T W_Q for queries, W_Q^T W_K for keys and W_O W_V for values. In additive
     attention, A is W_Q or W_K alone. `random_composition` gives the value for random matrices.
     """
-    layers = [head_matrices(block) for block in model.blocks]
-    shape = (len(layers), layers[0].query.size(0)) * 2
+    queries, keys, values, outputs = zip(*map(head_matrices, model.blocks), strict=True)
+    shape = (len(queries), len(queries[0])) * 2
     strengths = {kind: torch.zeros(shape, device=model.device) for kind in KINDS}
-    for late, later in enumerate(layers[1:], start=1):
-        values = torch.cat([layer.value for layer in layers[:late]])
-        outputs = torch.cat([layer.output for layer in layers[:late]])
-        ways = {"q": (later.key, later.query), "k": (later.query, later.key)}
-        if not later.bilinear:
-            alone = torch.eye(later.query.size(1)).to(later.query).expand(len(later.query), -1, -1)
-            ways = {"q": (alone, later.query), "k": (alone, later.key)}
-        ways["v"] = (later.output.mT, later.value)
+    for late, query in enumerate(queries[1:], start=1):
+        key, earlier = keys[late], (torch.cat(values[:late]), torch.cat(outputs[:late]))
+        ways = {"q": (key, query), "k": (query, key), "v": (outputs[late].mT, values[late])}
+        if isinstance(model.attentions[late], AdditiveAttention):
+            alone = torch.eye(query.size(1)).to(query).expand(len(query), -1, -1)
+            ways |= {"q": (alone, query), "k": (alone, key)}
         for kind, (outer, inner) in ways.items():
-            ratios = norm_ratio(outer, inner, values, outputs)  # (H, l1 H)
+            ratios = norm_ratio(outer, inner, *earlier)  # (H, l1 H)
             strengths[kind][late, :, :late] = ratios.unflatten(1, (late, -1))
     return strengths
 
@@ -124,13 +108,8 @@ def norm_ratio(outer: Tensor, inner: Tensor, values: Tensor, outputs: Tensor) ->
     (N, D, C) and W_O (N, C, D). It is computed from matrices (D, D), because |X^T M Y|^2 is the sum
     of (X X^T M Y Y^T) * M."""
     outside, before = outer @ outer.mT, values @ values.mT
-    heads, number = len(inner), len(outputs)
-    # Few large products are faster than many small ones.
-    middle = inner.flatten(0, 1) @ outputs.transpose(0, 1).flatten(1)  # (H D, N D)
-    left = outside @ middle.unflatten(0, (heads, -1))  # (H, D, N D)
-    of_earlier = (x.unflatten(-1, (number, -1)).movedim(-2, 0) for x in (left, middle))
-    left, middle = (x.reshape(number, -1, x.size(-1)) for x in of_earlier)  # (N, H D, D)
-    product = (left @ before * middle).sum(-1).view(number, heads, -1).sum(-1).mT
+    middle = torch.einsum("hdc,nce->hnde", inner, outputs)
+    product = (torch.einsum("hxd,hnde,nef->hnxf", outside, middle, before) * middle).sum((-2, -1))
     first = (outside @ (inner @ inner.mT)).diagonal(dim1=-2, dim2=-1).sum(-1)
     second = (before @ (outputs.mT @ outputs)).diagonal(dim1=-2, dim2=-1).sum(-1)
     return (product / (first[:, None] * second).clamp(min=1e-30)).clamp(min=0).sqrt()

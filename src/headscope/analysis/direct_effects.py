@@ -70,15 +70,13 @@ def direct_effects(model: GPT, tokens: Tensor, final: Tensor, outputs: Sequence[
     """The mean push (L, H) of each head on the token that follows in tokens (N, T). `final`
     (N, T, C) is the output of the last block, and `outputs` (N, T, H, D) of each layer are those of
     the heads before the output projection. Zero if T is 1."""
-    if tokens.size(1) == 1:
-        return torch.zeros(len(outputs), outputs[0].size(2), device=tokens.device)
     scale = norm_scale(model.norm, final[:, :-1])
     direction = push_directions(model, tokens[:, 1:]) * scale  # (N, T - 1, C)
     effects = []
     for attention, of_heads in zip(model.attentions, outputs, strict=True):
         per_head = torch.einsum("ntc,hcd->nthd", direction, output_matrices(attention))
         effects.append((per_head * of_heads[:, :-1]).sum(dim=(0, 1, 3)))
-    return torch.stack(effects) / tokens[:, 1:].numel()
+    return torch.stack(effects) / max(1, tokens[:, 1:].numel())
 
 
 @dataclass(frozen=True)

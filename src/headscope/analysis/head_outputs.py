@@ -7,11 +7,12 @@ The output of a head is its slice of the input of `out_proj`: D numbers per toke
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from headscope.errors import UserError
 from headscope.nn import GPT, MultiHeadAttention
@@ -46,7 +47,7 @@ def largest_batch(model: GPT, length: int) -> int:
 
 def replaced_heads(
     attention: MultiHeadAttention, heads: Tensor | int, new: Tensor, positions: slice = slice(None)
-) -> AbstractContextManager[None]:
+) -> RemovableHandle:
     """Inside this `with` block, the output of one head per text is replaced by `new`, at the given
     positions. In text n, this is head `heads[n]`; `heads` has shape (N,), or is the number of the
     same head in all texts. `new` has shape (N, T, D), or a shape that can be broadcast to it."""
@@ -106,7 +107,6 @@ def measure_replacements(
     outputs: Sequence[Tensor],
     *,
     positions: slice = slice(None),
-    max_batch: int,
 ) -> tuple[Tensor, Tensor]:
     """Measure texts, tokens (N, T), with the output of one head replaced, for each head, by that in
     `outputs`: for each layer (T, H, D), or (1, H, D) if it is the same for all tokens.
@@ -115,8 +115,9 @@ def measure_replacements(
     per text (K N,). Returns what is measured without a replacement (N,), and with each (L, H, N).
 
     Several heads are replaced in one batch, which contains a copy of the texts for each of these
-    heads, and at most `max_batch` texts. The layers before the head are computed only once.
+    heads (see `largest_batch`). The layers before the head are computed only once.
     """
+    limit = largest_batch(model, tokens.size(1))
     x, mask = model.embed(tokens), model.document_mask(tokens)
     block_inputs = []  # (N, T, C) each
     for block in model.blocks:
@@ -127,7 +128,7 @@ def measure_replacements(
     for layer, (attention, x) in enumerate(zip(model.attentions, block_inputs, strict=True)):
         all_heads = torch.arange(attention.heads, device=x.device)
         of_layer = []
-        for heads in all_heads.split(max(1, max_batch // len(x))):
+        for heads in all_heads.split(max(1, limit // len(x))):
             y = x.repeat(len(heads), 1, 1)  # one copy of the texts per head
             masks = None if mask is None else mask.repeat(len(heads), 1, 1, 1)
             new = outputs[layer][:, heads].transpose(0, 1)  # (K, T, D)

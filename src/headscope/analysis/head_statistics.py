@@ -182,6 +182,7 @@ def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
 
 def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe | None:
     """`texts` repeated random texts without special tokens, or None (see `can_measure_repeats`)."""
-    excluded = [] if kinds is None else kinds.special.nonzero()[:, 0].tolist()
+    pieces = [] if kinds is None else kinds.pieces
+    excluded = [token for token, piece in enumerate(pieces) if not piece]
     measurable = can_measure_repeats(model, excluded)
     return RepeatProbe(model, excluded=excluded, texts=texts) if measurable else None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.analysis.head_outputs import head_outputs, largest_batch, measure_replacements
+from headscope.analysis.head_outputs import head_outputs, measure_replacements
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import evaluating
@@ -69,15 +69,13 @@ def patch_heads(
     metric: Metric,
     *,
     position: int | None = None,
-    max_batch: int | None = None,
 ) -> PatchingResult:
     """Exchange the output of each head between two texts, `clean` (T,) and `corrupted` (T,), one
     head at a time, and measure the effect.
 
     The output is replaced at all tokens or, if given, at the token `position`, counted from 0.
-    `metric` is, for example, `LogitDifference` or `ContinuationLoss`. A batch contains at most
-    `max_batch` texts. Raises UserError if the texts are empty or do not have the same number of
-    tokens, or if there is no such position.
+    `metric` is, for example, `LogitDifference` or `ContinuationLoss`. Raises UserError if the texts
+    are empty or do not have the same number of tokens, or if there is no such position.
     """
     if clean.dim() != 1 or clean.shape != corrupted.shape or not len(clean):
         shapes = f"clean has the shape {[*clean.shape]}, and corrupted {[*corrupted.shape]}"
@@ -87,7 +85,6 @@ def patch_heads(
         advice = f"give 0 to {length - 1}, or null for all tokens"
         raise UserError(f"position={position} is not a token of the texts: {advice}")
     positions = slice(None) if position is None else slice(position, position + 1)
-    max_batch = largest_batch(model, length) if max_batch is None else max_batch
     texts = torch.stack([clean, corrupted]).to(model.device)
 
     def measure(x: Tensor) -> Tensor:
@@ -97,7 +94,7 @@ def patch_heads(
         """The metric on one of the two texts: unchanged, and with each head of the other text."""
         of_other = [of_both[1 - receiver] for of_both in outputs]  # (T, H, D) each
         whole, changed = measure_replacements(
-            model, texts[[receiver]], measure, of_other, positions=positions, max_batch=max_batch
+            model, texts[[receiver]], measure, of_other, positions=positions
         )
         return float(whole), changed[..., 0].cpu()
 

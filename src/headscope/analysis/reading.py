@@ -14,9 +14,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from headscope.analysis.ablation import By, Decider, without_parts
 from headscope.analysis.activations import Activations, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
-from headscope.analysis.deciders import By, Decider, without_parts
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale
 from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe

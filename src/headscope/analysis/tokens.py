@@ -25,42 +25,25 @@ MAX_COUNTED_TOKENS = 2**20
 
 @dataclass(frozen=True)
 class TokenKinds:
-    """Kinds of tokens in a vocabulary, each as a mask (V,).
+    """Kinds of tokens in a vocabulary.
 
-    - `pieces`: the bytes of each token.
-    - `special`: tokens that represent no text, such as the end-of-text token.
-    - `punctuation`: tokens that consist only of punctuation marks and line breaks. Spaces and tabs
-      at both ends of a token are ignored.
-    - `partial`: tokens that begin or end within a character: their neighbours decide their kind.
-    - `frequent`: the most frequent tokens, together half of a corpus. None if none was counted.
+    - `pieces`: the bytes of each token. Special tokens, such as the end-of-text token, have none.
+    - `frequent`: the mask (V,) of the most frequent tokens, together half of a corpus. None if none
+      was counted.
     """
 
     pieces: Sequence[bytes]
-    special: Tensor
-    punctuation: Tensor
-    partial: Tensor
     frequent: Tensor | None = None
-
-
-def classify_tokens(pieces: Sequence[bytes], counts: Tensor | None = None) -> TokenKinds:
-    """Classify the V tokens of a vocabulary. `pieces` contains the bytes of each token. If `counts`
-    (V,) is given, it contains how often each token occurs in a corpus."""
-    return TokenKinds(
-        pieces=pieces,
-        special=torch.tensor([piece == b"" for piece in pieces]),
-        punctuation=torch.tensor([are_punctuation([piece])[0] for piece in pieces]),
-        partial=torch.tensor(["\ufffd" in piece.decode(errors="replace") for piece in pieces]),
-        frequent=None if counts is None else most_frequent(counts),
-    )
 
 
 def classify_vocabulary(tokenizer: Tokenizer, tokens: np.ndarray | None = None) -> TokenKinds:
     """Classify the tokens in the vocabulary of a tokenizer. If given, `tokens` (N,) are the tokens
     of a corpus. Its first MAX_COUNTED_TOKENS tokens are counted to find the frequent tokens."""
-    size, counts = tokenizer.vocab_size, None
+    size, frequent = tokenizer.vocab_size, None
     if tokens is not None:
-        counts = torch.from_numpy(np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size))
-    return classify_tokens([tokenizer.token_bytes(token) for token in range(size)], counts)
+        counts = np.bincount(tokens[:MAX_COUNTED_TOKENS], minlength=size)
+        frequent = most_frequent(torch.from_numpy(counts))
+    return TokenKinds([tokenizer.token_bytes(token) for token in range(size)], frequent)
 
 
 def are_punctuation(pieces: Sequence[bytes]) -> list[bool]:
@@ -91,11 +74,8 @@ def most_frequent(counts: Tensor) -> Tensor:
 
 def punctuation_in(tokens: Tensor, kinds: TokenKinds) -> Tensor:
     """The mask (N, T) of the tokens (N, T) that are punctuation marks, or bytes of them."""
-    mask = kinds.punctuation.to(tokens.device)[tokens]
-    for row in kinds.partial.to(tokens.device)[tokens].any(dim=1).nonzero()[:, 0].tolist():
-        pieces = [kinds.pieces[token] for token in tokens[row].tolist()]
-        mask[row] = torch.tensor(are_punctuation(pieces), device=tokens.device)
-    return mask
+    rows = [are_punctuation([kinds.pieces[token] for token in row]) for row in tokens.tolist()]
+    return torch.tensor(rows, device=tokens.device)
 
 
 def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Tensor]:

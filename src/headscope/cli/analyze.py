@@ -53,7 +53,7 @@ def analyze(
 
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.own_metrics import own_metrics
-    from headscope.data.validation_text import validation_text
+    from headscope.data.encode import validation_text
     from headscope.show.report.console import print_report
     from headscope.show.report.inputs import ReportInput
     from headscope.show.report.patch_texts import patch_texts

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from headscope import trained
-from headscope.analysis.pictures.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.analysis.rows import data_frame
+from headscope.analysis.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.cli.bare_loop import bare_loop, milliseconds
 from headscope.cli.sweeps import SweepRun, print_table
-from headscope.data.validation_text import validation_text
+from headscope.data.encode import validation_text
 from headscope.errors import UserError
 from headscope.nn import cache_bytes_per_token
 from headscope.trained import checkpoint

@@ -18,7 +18,7 @@ def evaluate(
     precision: Literal["auto", "fp32", "bf16-mixed", "bf16", "int8"],
 ) -> None:
     """Prints the losses as a JSON object, or with `block_size=` as a list, one for each size."""
-    from headscope.data.validation_text import validation_text
+    from headscope.data.encode import validation_text
     from headscope.trained import evaluation, load
     from headscope.trained.checkpoint import find
 

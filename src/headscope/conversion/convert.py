@@ -8,8 +8,8 @@ from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.nanogpt import export_nanogpt, read_nanogpt
+from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
-from headscope.data.validation_text import validation_text
 from headscope.errors import UserError
 from headscope.terminal import command
 from headscope.trained import TrainedModel

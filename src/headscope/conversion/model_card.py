@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from headscope.files import json_text, read_json, read_summary
+from headscope.files import json_text, read_summary
 from headscope.terminal import printable
 from headscope.trained import TrainedModel
 
@@ -25,7 +25,7 @@ def model_card(loaded: TrainedModel, *, load: str, checked: str) -> str:
     settings |= {key: given[key] for key in ("model", "data", *recipe) if key in given}
     summary = read_summary(run) or {}
     results = {k: f"{round(v, 4):,}" for k, v in summary.items() if type(v) in (int, float)}
-    types = heads_by_type(read_json(run / "analysis" / "heads.json"))
+    types = heads_by_type(loaded)
     after = f"These are the weights after step {loaded.step:,}."
     made = "imported into" if imported else "trained with"
     return f"""---
@@ -56,10 +56,10 @@ that trains small GPTs and shows what their attention heads do.
 {table(results) or "The run folder has no summary of the results."}
 
 ## Attention heads
-`headscope analyze` names the types of the heads. L0H1 is head 1 of layer 0,
-and - is a head without a type.
+headscope names the heads after what they do. L0H1 is head 1 of layer 0, and - is a head without a
+name.
 
-{table(types) or "There was no report on the attention heads when the model was exported."}
+{table(types) or "The heads had not been measured when the model was exported."}
 
 ## Licence
 The licence of these weights is not stated yet. Their author must choose one and replace this
@@ -81,14 +81,13 @@ def without_folders(options: Any) -> Any:
     return given
 
 
-def heads_by_type(report: Any) -> dict[str, str]:
-    """The names of the heads of each type in a report of `headscope analyze`."""
-    names: dict[str, list[str]] = {}
-    rows = report.get("heads") if isinstance(report, Mapping) else None
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, Mapping) and all(type(row.get(k)) is int for k in ("layer", "head")):
-            names.setdefault(str(row.get("type")), []).append(f"L{row['layer']}H{row['head']}")
-    return {kind: ", ".join(heads) for kind, heads in sorted(names.items())}
+def heads_by_type(loaded: TrainedModel) -> dict[str, str]:
+    """The heads of each type, if they have been measured."""
+    heads: dict[str, list[str]] = {}
+    if record := loaded.known_record():
+        for head, head_type in zip(record.heads, record.types, strict=True):
+            heads.setdefault(head_type.name, []).append(head)
+    return {name: ", ".join(of_type) for name, of_type in sorted(heads.items())}
 
 
 def table(rows: Mapping[str, str]) -> str:

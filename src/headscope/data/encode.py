@@ -23,10 +23,10 @@ BATCH = 2**20
 
 @dataclass
 class TextBatch:
-    """Text of one split: `pieces`, (whether it begins a document, text), and their bytes."""
+    """Text of one split: `pieces`, with None where a document begins, and their bytes."""
 
     split: Split
-    pieces: list[tuple[bool, str]] = field(default_factory=list)
+    pieces: list[str | None] = field(default_factory=list)
     size: int = 0
 
 
@@ -39,8 +39,8 @@ class Count:
     """Counts what one split contains.
 
     - `tokens`: the number of its tokens, at most `limit`.
-    - `text_bytes`: the number of bytes of the text that was encoded to these tokens.
-    - `token_bytes`: the number of bytes that these tokens stand for, counted only in validation.
+    - `text_bytes`: in validation, the number of bytes of the text that was encoded, and
+      `token_bytes`: the number of bytes that its tokens stand for.
     - `digests`: how often each document occurs, by its digest. Duplicates that are left out count.
     """
 
@@ -54,19 +54,6 @@ class Count:
     def text_per_token_byte(self) -> float:
         """Bytes of text per byte of its tokens: 1 unless the tokenizer loses text."""
         return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
-
-    def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
-        """Returns the first of these tokens, as many as the limit allows, and counts them. All
-        `tokens` together encode a text of `text_bytes`. If not all are taken, the size of their
-        text is computed from `byte_lengths` (V,), the bytes of each token of the vocabulary. This
-        is an estimate if the tokenizer loses text."""
-        taken = tokens[: int(min(len(tokens), self.limit - self.tokens))]
-        if len(taken) < len(tokens):
-            kept, total = (int(byte_lengths[counted].sum()) for counted in (taken, tokens))
-            text_bytes = text_bytes * kept // max(1, total)
-        self.tokens += len(taken)
-        self.text_bytes += text_bytes
-        return taken
 
 
 class EncodedCorpus:
@@ -105,9 +92,12 @@ class EncodedCorpus:
         with closing(batches), ThreadPoolExecutor(process_cores()) as pool:
             for batch, tokens in encode_batches(pool, own, batches, ahead=self.ahead):
                 count = self.counts[batch.split]
-                taken = count.take(tokens, batch.size, byte_lengths)
-                if batch.split == "validation":  # for the training split, this would take long
-                    count.token_bytes += int(byte_lengths[taken].sum())
+                taken = tokens[: int(min(len(tokens), count.limit - count.tokens))]
+                count.tokens += len(taken)
+                # For the training split, this would take long.
+                if batch.split == "validation" and len(taken):
+                    count.text_bytes += batch.size
+                    count.token_bytes += int(byte_lengths[tokens].sum())
                 yield batch.split, taken
 
     def in_both_splits(self) -> int:
@@ -133,16 +123,13 @@ class EncodedCorpus:
                     continue
             if split not in batches:
                 continue
-            begins = True
+            batches[split].pieces.append(None)
             for piece in document.pieces:
-                batches[split].pieces.append((begins, piece))
+                batches[split].pieces.append(piece)
                 batches[split].size += len(piece) if piece.isascii() else len(piece.encode())
-                begins = False
                 if batches[split].size >= BATCH:
                     yield batches[split]
                     batches[split] = TextBatch(split)
-            if begins:  # a document without text
-                batches[split].pieces.append((True, ""))
         yield from batches.values()
 
 
@@ -157,9 +144,10 @@ class OwnTokenizer(threading.local):
         end_of_text, size = self.tokenizer.end_of_text, self.tokenizer.vocab_size
         dtype = token_dtype(size)
         arrays = [np.empty(0, dtype)]
-        for begins, piece in batch.pieces:
-            if begins and end_of_text is not None:
-                arrays.append(np.array([end_of_text], dtype))
+        for piece in batch.pieces:
+            if piece is None:
+                arrays.append(np.array([] if end_of_text is None else [end_of_text], dtype))
+                continue
             arrays.append(tokens := self.tokenizer.encode(piece))
             if len(tokens) and (largest := np.max(tokens)) >= size:
                 problem = f"{type(self.tokenizer).__name__} gives the token {largest}"
@@ -196,3 +184,30 @@ def answers_of(corpus: Corpus, tokenizer: Tokenizer) -> Answers | None:
         needed = f"a tokenizer with an end-of-text token, in which {after!r} is one token"
         raise UserError(f"data={corpus.name} needs {needed}: choose tokenizer=char")
     return Answers(after=tokens[0], begin=tokenizer.end_of_text)
+
+
+@dataclass(frozen=True)
+class ValidationText:
+    """The N tokens of a validation split.
+
+    - `byte_lengths` (V,): the number of bytes of each token in the vocabulary.
+    - `probe`: the `probe_text` of the corpus.
+    - `text_per_token_byte`: bytes of text per byte of its tokens, 1 if the tokenizer is lossless.
+    - `answers`: if it is not None, the losses count only these targets.
+    """
+
+    tokens: np.ndarray
+    byte_lengths: np.ndarray
+    probe: str | None = None
+    text_per_token_byte: float = 1.0
+    answers: Answers | None = None
+
+
+def validation_text(corpus: Corpus, tokenizer: Tokenizer) -> ValidationText:
+    """The validation split of `corpus`, encoded by `tokenizer`."""
+    encoded = EncodedCorpus(corpus, tokenizer, ("validation",))
+    arrays = [array for split, array in encoded.token_arrays() if split == "validation"]
+    ratio = encoded.counts["validation"].text_per_token_byte
+    answers = answers_of(corpus, tokenizer)
+    tokens, lengths = np.concatenate(arrays), tokenizer.byte_lengths()
+    return ValidationText(tokens, lengths, corpus.probe_text, ratio, answers)

@@ -262,12 +262,9 @@ def records(file: Path, columns: list[str]) -> Iterator[Record]:
     read = READERS[format_of(file) or ""]
     with opened(file) as stream:
         try:
-            rows, first, known = iter(read(stream, columns)), list[Record](), Record()
-            for row in islice(rows, FIRST_ROWS):
-                first.append(row)
-                known |= dict.fromkeys(row.keys() & columns)
-                if len(known) == len(columns):
-                    break
+            rows = iter(read(stream, columns))
+            first = list(islice(rows, FIRST_ROWS))
+            known = dict.fromkeys(name for row in first for name in columns if name in row)
             for row in chain(first, rows):
                 yield known | row  # a row of JSON may leave out a column that has no value
         except ValueError as error:  # also of json, pyarrow and UTF-8

@@ -5,9 +5,9 @@ A store is a folder with four files. `train.bin` and `validation.bin` are raw ar
 the text and the options of the tokenizer, and the bytes of text per byte of the validation tokens.
 `checksums.json` contains the CRC-32 of the other files.
 
-A store is first written to a temporary folder `.preparing-<name>`, which is renamed when the store
-is complete. One process prepares at a time, and the others wait. If it is killed, the next process
-that prepares a store removes its temporary folder.
+A store is first written to a temporary folder `.preparing-...`, and moved when it is complete. One
+process prepares at a time, and the others wait. If it is killed, the next process that prepares a
+store removes its temporary folder.
 
 Opening a store verifies all checksums. Then `checksums.json` says when the files were changed last,
 so that they are verified again only after a change.
@@ -24,6 +24,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -127,12 +128,10 @@ def _temporary_folder(store: Path, say: Callable[[str], None]) -> Iterator[Path]
     with acquired:
         for killed in root.glob(f"{PREPARING}*"):
             shutil.rmtree(killed, ignore_errors=True)
-        scratch = root / f"{PREPARING}{store.name}"
-        scratch.mkdir()
-        try:
+        with TemporaryDirectory(dir=root, prefix=PREPARING, ignore_cleanup_errors=True) as at:
+            scratch = Path(at, store.name)  # readable for others, unlike `at`
+            scratch.mkdir()
             yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def training_texts(corpus: Corpus) -> Iterator[str]:

@@ -43,12 +43,13 @@ def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Toke
             made = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
         case {"kind": "own", "attributes": dict(attributes)} if own and issubclass(own, Tokenizer):
             size: Any = attributes.get("vocab_size")
-            end: Any = attributes.get("end_of_text")
             valid = type(size) is int and 0 < size <= MAX_VOCAB_SIZE
-            valid = valid and (end is None or (type(end) is int and 0 <= end < size))
             if valid and not any(callable(getattr(own, name, None)) for name in attributes):
                 made = own.__new__(own)
                 vars(made).update(attributes)
     if made is None:
         raise UserError("this is not a tokenizer that headscope saved")
+    end: Any = getattr(made, "end_of_text", None)
+    if end is not None and not (type(end) is int and 0 <= end < made.vocab_size):
+        raise UserError(f"the tokenizer has no end-of-text token {str(end)[:80]}")
     return with_vocab_size(made, state.get("vocab_size", made.vocab_size))

@@ -24,14 +24,13 @@ class TokenizersTokenizer(Tokenizer):
     Such a tokenizer may lose text. For example, WordPiece drops the kind of white space, and often
     upper case. So the bytes of the tokens may differ from those of the text.
 
-    Raises UserError if the library refuses the text, or if `end_of_text` is not one of its tokens.
+    Raises UserError if the library refuses the text.
     """
 
     name = "stored"
 
-    def __init__(self, text: str, *, end_of_text: Any = None) -> None:
-        problem = "tokenizer.json cannot be used"
-        with library_errors(problem):
+    def __init__(self, text: str, *, end_of_text: int | None = None) -> None:
+        with library_errors("tokenizer.json cannot be used"):
             content = json.loads(text) | {"truncation": None, "padding": None}
             self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
             self.library = Library.from_str(self.json)
@@ -39,9 +38,6 @@ class TokenizersTokenizer(Tokenizer):
         self.ids = self.library.get_vocab()
         self.vocab_size = self.tokens = max(self.ids.values()) + 1
         self.names = [self.library.id_to_token(number) or "" for number in range(self.tokens)]
-        is_token = type(end_of_text) is int and 0 <= end_of_text < self.tokens
-        if end_of_text is not None and not is_token:
-            raise UserError(f"{problem}: it has no end-of-text token {str(end_of_text)[:80]}")
         self.end_of_text = end_of_text
         added = self.library.get_added_tokens_decoder()
         special = {number for number, token in added.items() if token.special}

@@ -4,12 +4,13 @@ Shapes: B batch, L layers, H heads, D head_dim, T queries, S keys, C embed_dim.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from headscope.nn.attention import MultiHeadAttention
 from headscope.nn.gpt import GPT
@@ -67,26 +68,19 @@ def capture_blocks(model: GPT, tokens: Tensor) -> ForwardPass:
     return forward_pass
 
 
-@contextmanager
 def changed_outputs(
     attention: MultiHeadAttention, change: Callable[[Tensor], Tensor]
-) -> Iterator[None]:
+) -> RemovableHandle:
     """Inside this `with` block, `change` maps the outputs of the heads (B, T, H, D) to the outputs
     that `out_proj` gets. `change` must not modify its argument in place."""
 
     def hook(module: nn.Module, arguments: tuple[Tensor]) -> Tensor:
         return change(arguments[0].unflatten(-1, (attention.heads, -1))).flatten(-2)
 
-    handle = attention.out_proj.register_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return attention.out_proj.register_forward_pre_hook(hook)
 
 
-def kept_outputs(
-    attention: MultiHeadAttention, outputs: list[Tensor]
-) -> AbstractContextManager[None]:
+def kept_outputs(attention: MultiHeadAttention, outputs: list[Tensor]) -> RemovableHandle:
     """Inside this `with` block, every call of `attention` appends its heads' outputs (B, T, H, D)
     to `outputs`: those that `out_proj` gets, perhaps from a hook. Gradients pass through."""
 
@@ -114,11 +108,9 @@ def copy_with_hooks(module: Any) -> Any:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Inside this `with` block, the model is in evaluation mode."""
-    if not model.training:  # setting the mode visits every module
-        yield
-        return
+    training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.train()
+        model.train(training)

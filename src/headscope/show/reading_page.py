@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headscope.analysis.ablation import Decider
 from headscope.analysis.activations import Activations
-from headscope.analysis.deciders import Decider
 from headscope.analysis.headers import history, read_header
 from headscope.analysis.snapshot import Snapshot, tokens_within
 from headscope.analysis.why import explanation

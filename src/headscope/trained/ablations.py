@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from headscope.analysis.ablation import (
+    By,
     ablate_heads,
     gradient_importance,
     mean_outputs,
     other_induction,
 )
-from headscope.analysis.deciders import By
-from headscope.analysis.head_outputs import Track, largest_batch
+from headscope.analysis.head_outputs import Track
 from headscope.analysis.repeats import can_measure_repeats
-from headscope.data.validation_text import ValidationText
+from headscope.data.encode import ValidationText
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError
 from headscope.nn import GPT
@@ -84,7 +84,6 @@ def measure_ablation(
     counted = targets[targets != IGNORED].numpy()
     if not len(counted):
         raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
-    batch = largest_batch(model, length)
     options: Any = {"replace_by": replace_by, "track": track}
     metrics: dict[str, Tensor] = {}
     if gradients:
@@ -93,7 +92,7 @@ def measure_ablation(
         metrics["gradient_importance"] = estimated["importance"]
         metrics["loss_change_estimate"] = estimated["nats_per_token"]
     if removes:
-        ablated = ablate_heads(model, inputs, targets, max_batch=batch, **options)
+        ablated = ablate_heads(model, inputs, targets, **options)
         loss, nats = ablated["loss"], ablated["nats_per_token"]
         metrics["loss_change"] = nats
         metrics["loss_change_error"] = ablated["standard_error"]
@@ -102,6 +101,6 @@ def measure_ablation(
     check_finite(loss)
     special = np.flatnonzero(text.byte_lengths == 0).tolist()  # not in the random texts
     if removes and can_measure_repeats(model, special):
-        means = mean_outputs(model, inputs, batch) if replace_by == "mean" else None
+        means = mean_outputs(model, inputs) if replace_by == "mean" else None
         metrics["other_induction"] = other_induction(model, means=means, excluded=special)
     return AblationResult(replace_by, len(inputs), float(loss), metrics)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from headscope.data.validation_text import ValidationText
+from headscope.data.encode import ValidationText
 from headscope.data.windows import ValidationWindows
 from headscope.errors import UserError
 from headscope.nn import GPT

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.analysis.rows import DataFrame, Rows, data_frame, per_head
-from headscope.data.validation_text import validation_text
+from headscope.data.encode import validation_text
 from headscope.errors import UserError
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.checkpoint import find, steps_of

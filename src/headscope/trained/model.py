@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
-from headscope.analysis.deciders import By
+from headscope.analysis.ablation import By, ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.examples import example_rows, find_examples
-from headscope.analysis.head_outputs import MAX_BATCH, Track, parse_head
+from headscope.analysis.head_outputs import Track, parse_head
 from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.metrics import METRICS
 from headscope.analysis.own_metrics import HeadMetric
@@ -32,8 +31,8 @@ from headscope.analysis.why import Why
 from headscope.config.parts import Part, build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus, Sotu
+from headscope.data.encode import ValidationText, validation_text
 from headscope.data.tokenizer import Tokenizer
-from headscope.data.validation_text import ValidationText, validation_text
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
@@ -372,7 +371,7 @@ class TrainedModel:
             raise UserError(f"by={by!r}: {advice}")
         chosen = [parse_head(head, self.model) for head in heads]
         model = self.model
-        means = None if text is None else mean_outputs(model, self._batch(text), MAX_BATCH)
+        means = None if text is None else mean_outputs(model, self._batch(text))
         with halved_heads(model, chosen) if by == "half" else ablated_heads(model, chosen, means):
             yield
 

@@ -23,9 +23,9 @@ from viewer_data import Elements, decoded
 from headscope.analysis.examples import find_examples
 from headscope.analysis.patching import LogitDifference, patch_heads
 from headscope.analysis.rows import per_head
+from headscope.data.encode import ValidationText, validation_text
 from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import bpe, char
-from headscope.data.validation_text import ValidationText, validation_text
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
 from headscope.show.explore.models import MAX_STEPS, Models, OpenModel

@@ -20,8 +20,8 @@ from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import METRICS, head_metrics
+from headscope.data.encode import validation_text
 from headscope.data.tokenizer import bpe
-from headscope.data.validation_text import validation_text
 from headscope.data.windows import spread_windows
 from headscope.files import replacing
 from headscope.nn.capture import capture
@@ -217,7 +217,7 @@ def check_ablation(heads, loaded, about):
     inputs, targets = chosen[:, :-1], chosen[:, 1:]
     removed = ablation.ablate_heads(loaded.model, inputs, targets, replace_by="mean")
     estimate = ablation.gradient_importance(loaded.model, inputs, targets, replace_by="mean")
-    means = ablation.mean_outputs(loaded.model, inputs, max_batch=8)
+    means = ablation.mean_outputs(loaded.model, inputs)
     excluded = [loaded.tokenizer.end_of_text]
     change = removed["nats_per_token"].flatten()
     for name, values in {

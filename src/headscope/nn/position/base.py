@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headscope.nn.checks import check_alignment, check_length
+from headscope.nn.checks import check_length
 
 
 class Position(nn.Module):
@@ -59,10 +59,6 @@ class Position(nn.Module):
         end = start + embeddings.size(1)
         check_length(end, self.block_size)
         return end
-
-    def check_alignment(self, queries: int, keys: int, start: int = 0) -> None:
-        """Checks the sizes in `rotate` and `bias`."""
-        check_alignment(queries, keys, self.block_size, start)
 
 
 class NoPosition(Position):

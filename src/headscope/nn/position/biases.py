@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UserError
+from headscope.nn.checks import check_alignment
 from headscope.nn.position.base import Position
 
 
@@ -27,7 +28,7 @@ class Alibi(Position):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_alignment(queries, keys)
+        check_alignment(queries, keys, self.block_size)
         distance = distances(queries, keys, self.slopes.device).abs()
         return -self.slopes[:, None, None] * distance
 
@@ -74,7 +75,7 @@ class Relative(Position):
         self.register_buffer("bucket", bucket, persistent=False)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_alignment(queries, keys)
+        check_alignment(queries, keys, self.block_size)
         distance = distances(queries, keys, self.bucket.device).clamp(min=0)
         return self.table(self.bucket[distance]).permute(2, 0, 1)  # (H, T, S)
 
@@ -102,5 +103,5 @@ class HeadBias(Position):
         nn.init.zeros_(self.table)
 
     def bias(self, queries: int, keys: int) -> Tensor:
-        self.check_alignment(queries, keys)
+        check_alignment(queries, keys, self.block_size)
         return self.table[:, keys - queries : keys, :keys]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.nn.checks import check_positive
+from headscope.nn.checks import check_alignment, check_positive
 from headscope.nn.position.base import Position, angles
 from headscope.nn.precision import upcast_to_float32
 
@@ -38,7 +38,7 @@ class Rotary(Position):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
-        self.check_alignment(q.size(2), k.size(2), start)
+        check_alignment(q.size(2), k.size(2), self.block_size, start)
         end, first = start + k.size(2), k.size(2) - q.size(2)
         cos, sin = self.cos[start:end], self.sin[start:end]
         return self.rotate_pairs(q, cos[first:], sin[first:]), self.rotate_pairs(k, cos, sin)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from headscope.analysis.head_outputs import (
-    MAX_BATCH,
     head_outputs,
     measure_replacements,
     parse_head,
@@ -123,7 +122,6 @@ class Explorer(Reader):
                     both[:1],
                     lambda x: LogitDifference(right, wrong)(model.unembed(x[:, -1:])),
                     [of_layer[0] for of_layer in outputs],
-                    max_batch=MAX_BATCH,
                 )
                 effects = changed.flatten().tolist()
         likely = [token for logits in cases.values() for token in top(logits)]

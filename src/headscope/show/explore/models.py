@@ -15,8 +15,8 @@ from torch import Tensor
 from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.record import HeadRecord, unmeasured
 from headscope.conversion.load import load
+from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
-from headscope.data.validation_text import validation_text
 from headscope.errors import UserError, first_line
 from headscope.trained import TrainedModel, checkpoint
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from headscope.analysis.deciders import By
+from headscope.analysis.ablation import By
 from headscope.config.parse import Count, NonNegative, Positive, parse
 from headscope.errors import UserError
 

@@ -78,7 +78,7 @@ class Switches:
         if len(set(heads)) < len(heads):
             raise UserError("a head is switched twice: name it once, in zero, mean or half")
         text = torch.tensor([tokens], device=model.device)
-        self.means = mean_outputs(model, text, 1) if self.mean else None
+        self.means = mean_outputs(model, text) if self.mean else None
 
     @contextmanager
     def on(self) -> Iterator[None]:

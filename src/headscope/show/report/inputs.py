@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.analysis.reading import Reading
 from headscope.analysis.record import HeadRecord
-from headscope.data.validation_text import ValidationText
+from headscope.data.encode import ValidationText
 from headscope.data.windows import first_passage, spread_windows
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult

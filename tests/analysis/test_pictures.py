@@ -14,6 +14,7 @@ from refusals import refused
 
 from headscope.analysis.head_images import GAP, HEAD_PIXELS, head_image
 from headscope.analysis.pictures import (
+    FEW,
     attention_maps,
     bias_map,
     changes_of_heads,
@@ -24,8 +25,7 @@ from headscope.analysis.pictures import (
     position_picture,
     similarity_matrix,
 )
-from headscope.analysis.pictures.heads import FEW
-from headscope.analysis.pictures.sheet import COLOURS
+from headscope.analysis.sheet import COLOURS
 from headscope.nn import Position
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
@@ -87,7 +87,7 @@ def test_every_metric_has_its_own_scale_and_all_changes_share_one():
     first, second = images(changes)
     assert first.images[0].norm is second.images[0].norm
     for extreme in ([0.0, 0.0], [1e-6, -2e-6], [math.nan, 1.0]):
-        changes_of_heads(torch.tensor([extreme]), title="changes", label="nats")
+        changes_of_heads({"": torch.tensor([extreme])}, title="changes", label="nats")
 
 
 def test_a_patched_head_is_white_without_effect_and_red_if_it_carries_the_difference():

@@ -17,7 +17,7 @@ from matplotlib.image import AxesImage
 from torch import Tensor
 
 from headscope import nn
-from headscope.analysis.pictures.sheet import (
+from headscope.analysis.sheet import (
     ORANGE,
     SMALL,
     TEXT,
@@ -109,15 +109,14 @@ def name_cells(axis: XAxis | YAxis, labels: Sequence[str], cell: float, width: f
         tick.set_rotation(angle)
 
 
-def changes_of_heads(values: Tensor | Mapping[str, Tensor], *, title: str, label: str) -> Figure:
-    """Draw how much each head changes a quantity, (L, H). `label` names the quantity and its unit.
-    If `values` is a dictionary, each entry has its own heatmap, whose name comes before the label.
+def changes_of_heads(values: Mapping[str, Tensor], *, title: str, label: str) -> Figure:
+    """Draw how much each head changes a quantity, with a heatmap for each entry (L, H) of `values`.
+    Its name comes before the label, which names the quantity and its unit.
 
     The diverging colour scale is linear up to the median absolute change and logarithmic above it.
     So one very large change does not hide the others. All heatmaps have the same scale.
     """
-    every = values if isinstance(values, Mapping) else {"": values}
-    cells = {f"{name} {label}".strip(): array(changes) for name, changes in every.items()}
+    cells = {f"{name} {label}": array(changes) for name, changes in values.items()}
     sizes = np.abs([*cells.values()])
     sizes = sizes[np.isfinite(sizes)]
     most = float(sizes.max(initial=0)) or 1.0

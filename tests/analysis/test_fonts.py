@@ -11,7 +11,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 
 from headscope.analysis.pictures import attention_maps, heatmaps_of
-from headscope.analysis.pictures.sheet import (
+from headscope.analysis.sheet import (
     LABEL_LENGTH,
     MOST_MARKS,
     family_for,
@@ -54,7 +54,7 @@ def test_labels_and_titles_read_as():
 
 
 def test_without_a_font_for_a_character_its_code_point_is_drawn(monkeypatch):
-    monkeypatch.setattr("headscope.analysis.pictures.sheet.fallbacks", dict)
+    monkeypatch.setattr("headscope.analysis.sheet.fallbacks", dict)
     family_for.cache_clear()
     try:
         assert picture_label("多 1/3") == "U+591A 1/3"

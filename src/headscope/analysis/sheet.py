@@ -33,7 +33,6 @@ DPI = 144
 TITLE, TEXT, SMALL = 14, 10, 8.5
 EDGE, NARROWEST = 8, 300
 LABEL_LENGTH = 10
-MANY_CODES = re.compile(r"((?:U\+[0-9A-F]{4,6}){4})(?:U\+[0-9A-F]{4,6})+")
 MOST_MARKS = 8  # combining marks on one character; more would cover the line above
 FIRST = "DejaVu Sans"
 FALLBACKS = (
@@ -272,13 +271,11 @@ def picture_label(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Replace the characters of a title or name that no font can draw. Keep spaces and newlines. Of
-    many such characters in a row, only the first are kept, because their codes are long."""
-    shown = "".join(
+    """Replace the characters of a title or name that no font can draw. Keep spaces and newlines."""
+    return "".join(
         word if word in ("", " ", "\n") else "".join(map(_drawable, visible_characters(word)))
         for word in re.split("([ \n])", text)
     )
-    return MANY_CODES.sub(r"\1…", shown)
 
 
 def _drawable(character: str) -> str:
