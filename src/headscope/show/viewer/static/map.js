@@ -52,24 +52,8 @@ export function createMap(parent, actions) {
       if (!pictures[number]) return;
       context.imageSmoothingEnabled = false;
       context.drawImage(pictures[number], 0, 0, side, side);
-      if (number === 0 && current.scale.diverging) drawEdge(context, side);
       drawFrames(context, side);
     });
-  }
-
-  /** The edge of the triangle of visible keys, since a difference of zero may look like an empty cell. */
-  function drawEdge(context, side) {
-    const { tokens, theme } = current;
-    const cell = side / tokens;
-    context.strokeStyle = theme.quiet;
-    context.lineWidth = 1;
-    context.beginPath();
-    context.moveTo(0, 0.5);
-    for (let token = 0; token < tokens; token++) {
-      context.lineTo((token + 1) * cell - 0.5, token * cell + 0.5);
-      context.lineTo((token + 1) * cell - 0.5, (token + 1) * cell);
-    }
-    context.stroke();
   }
 
   /** Frames around the row of the query and the column of the key, which make small cells visible. */
@@ -107,6 +91,7 @@ export function createMap(parent, actions) {
       const { other, scale, view, what, title, comparison } = model;
       const weights = view === "shares" ? TEXTS.share : TEXTS.weight;
       sides.hidden = !other;
+      main.classList.toggle("difference", scale.diverging);
       if (other) {
         mainScale(scale, TEXTS.difference(what, comparison.what));
         sideScale(WEIGHTS, TEXTS.scale(weights));
