@@ -239,7 +239,7 @@ export function createViewer(root, options) {
   });
   address.onChange((changed) => change({ ...changed, head: changed.head ?? state.head }));
   const resized = new ResizeObserver(oncePerFrame(() => {
-    for (const panel of [timeline, grid, predicted, map, lines, reasons]) panel.resize();
+    for (const panel of [timeline, grid, predicted, map, lines]) panel.resize();
   }));
   for (const element of [root, overview]) resized.observe(element); // the panel Why hides what is in it
   return { refresh, change };
