@@ -2,7 +2,7 @@
 // and the parts without which the probability changes most are listed. On request, for each kept step.
 
 import { switchesOf } from "./address.js";
-import { api } from "./api.js";
+import { stream } from "./api.js";
 import { keptSteps, runOf } from "./models.js";
 import { button, card, explain, fill, labelled, make, radios } from "./viewer/dom.js";
 import { WORDS } from "./viewer/glossary.js";
@@ -76,7 +76,7 @@ export function createDeciders(parent, actions) {
   async function partsOf(model, signal, at = "") {
     const { request, about: { layers }, answer: { position, target } } = main;
     const parts = [];
-    for await (const { rows } of api.deciders({ ...request, model, position, target: target.id, by }, signal)) {
+    for await (const { rows } of stream("deciders", { ...request, model, position, target: target.id, by }, signal)) {
       signal.throwIfAborted();
       parts.push(rows);
       if (at || isLarge(main)) status.textContent = at + TEXTS.layerOf(parts.length, layers);

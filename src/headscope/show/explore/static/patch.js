@@ -1,7 +1,7 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
 import { button, explain, explainControl, fill, labelled, make } from "./viewer/dom.js";
-import { api } from "./api.js";
+import { ask } from "./api.js";
 import { markUnknown, redraw } from "./controls.js";
 import { textField } from "./editor.js";
 import { addShare, listHeads, percentText } from "./viewer/next.js";
@@ -61,8 +61,8 @@ export function createPatch(parent, actions) {
     asking?.abort();
     asking = new AbortController();
     try {
-      const answer = await api.patch({ ...main.request, other: state.second, copies: state.copies,
-                                       every_head: everyHead, ...asked }, asking.signal);
+      const answer = await ask("patch", { ...main.request, other: state.second, copies: state.copies,
+                                          every_head: everyHead, ...asked }, asking.signal);
       if (answer.every_head) tried = { of: questionOf(answer), effects: answer.every_head };
       draw(answer);
     } catch (error) {
