@@ -8,7 +8,7 @@ import { createDeciders } from "./deciders.js";
 import { createEditor } from "./editor.js";
 import { createModels, keptSteps, runOf } from "./models.js";
 import { createPatch } from "./patch.js";
-import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
+import { createAddress, headNumber, viewCodec } from "./viewer/state.js";
 import { createStore, runOf as shownRun, streamOf } from "./viewer/store.js";
 import { createSwitches, switchedGroups } from "./switches.js";
 import { BAR, EXPLORE as TEXTS } from "./viewer/texts.js";
@@ -21,9 +21,9 @@ let suggested = null; // the head that the page names as the one that decides, o
 const viewAddress = createAddress(window, "v.", {
   fromTexts: (texts) => {
     chosen = "head" in texts;
-    return fromTexts(texts);
+    return viewCodec.fromTexts(texts);
   },
-  toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
+  toTexts: (state) => viewCodec.toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
 let timer = null; // of the next question whether heads are measured
 const answers = {}; // promises of what is asked for once
