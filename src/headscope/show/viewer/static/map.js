@@ -28,7 +28,6 @@ export function createMap(parent, actions) {
   let current = null; // the model that is shown
   let pictures = []; // of the large map and of the two small ones
   let pointed = {};
-  let labelled = []; // the labels and the size that the axes show
 
   function createCanvas(owner) {
     const point = ({ target, clientX, clientY }) => {
@@ -79,10 +78,7 @@ export function createMap(parent, actions) {
     pictures = shown.map((triangle, number) =>
       picture(triangle, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
     draw();
-    const size = main.clientWidth;
-    if (labelled[0] === current.labels && labelled[1] === size) return;
-    labelled = [current.labels, size];
-    for (const axis of [down, across]) labelAxis(axis, current.labels, size);
+    for (const axis of [down, across]) labelAxis(axis, current.labels, main.clientWidth);
   }
 
   return {
@@ -118,11 +114,8 @@ function createScale(parent) {
   const bar = make(box, "div", { class: "gradient" });
   const ticks = make(box, "div", { class: "ticks" });
   const caption = make(box, "p", { class: "quiet" });
-  let shown = null;
   return (scale, text) => {
     write(caption, text);
-    if (scale === shown) return;
-    shown = scale;
     bar.style.background = scale.gradient;
     ticks.replaceChildren();
     for (const [label, place] of scale.ticks) make(ticks, "span", {}, label).style.left = `${100 * place}%`;
