@@ -437,7 +437,7 @@ def test_when_and_through_which_head_in_three_clicks(opened):
     assert "Click a token" in page.text(".next-card")
     page.click(page.tokens[TOKEN])
     assert "first at least 50 % at step 100" in page.text(".steps")
-    page.click(page.one(".steps canvas"))  # its middle is at step 100: the axis is logarithmic
+    page.click(page.one(".shares"))  # its middle is at step 100: the axis is logarithmic
     assert page.moment.startswith("step 100 ")
     page.click(page.all(".heads .row")[0])
     assert page.heading.startswith("L1H1 ")

@@ -19,6 +19,7 @@ import { createText } from "./text.js";
 import { COMMON, VIEWER as TEXTS } from "./texts.js";
 import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
+import { row, strongest } from "./weights.js";
 import { createWhy } from "./why.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
@@ -203,6 +204,11 @@ export function createViewer(root, options) {
       return null;
     });
     if (rendering < painted.rendering) return;
+    if (complete?.edge?.key === null) { // the walk goes on to the key with the largest weight
+      const [[key] = [complete.edge.query]] = strongest(row(complete.own, complete.edge.query), 1);
+      if (isNewest()) follow([...state.walk.slice(0, -1), { ...complete.edge, key }]);
+      return;
+    }
     painted = { rendering, model: complete };
     main.classList.toggle("without-weights", !complete);
     if (!complete) return;
@@ -239,7 +245,7 @@ export function createViewer(root, options) {
   });
   address.onChange((changed) => change({ ...changed, head: changed.head ?? state.head }));
   const resized = new ResizeObserver(oncePerFrame(() => {
-    for (const panel of [timeline, grid, predicted, map, lines]) panel.resize();
+    for (const panel of [timeline, grid, map, lines]) panel.resize();
   }));
   for (const element of [root, overview]) resized.observe(element); // the panel Why hides what is in it
   return { refresh, change };
