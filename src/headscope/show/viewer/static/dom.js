@@ -97,27 +97,21 @@ export function explainControl(control, label) {
 /** Shows the texts of `explain` for all elements inside `root` in one tooltip, on hover and on keyboard
     focus. It is also read to screen readers. */
 export function createTooltip(root) {
-  const tip = make(root, "div", { class: "tip", "aria-hidden": "true", hidden: "" });
+  const tip = make(root, "div", { class: "tip", "aria-hidden": "true", popover: "manual" });
   let pressed = false; // whether the pointer is where it pressed something, which may have changed since
 
   function open(event) {
     const isPressed = event.target.matches?.(":is(button, input, select):is(:active, :not(:focus-visible))");
     if (event.type === "focusin" ? isPressed : pressed) return; // not over what the control changes
     const term = event.target.closest?.("[data-tip]");
+    close();
+    if (!term) return;
     tip.classList.toggle("late", event.type === "pointerover");
-    tip.hidden = !term;
-    if (tip.hidden) return;
     tip.textContent = term.dataset.tip;
-    const box = term.getBoundingClientRect();
-    const width = document.documentElement.clientWidth;
-    tip.style.left = `${Math.max(8, Math.min(box.left, width - tip.offsetWidth - 8))}px`;
-    const below = box.bottom + 6;
-    const hasRoom = below + tip.offsetHeight < document.documentElement.clientHeight;
-    const top = hasRoom ? below : Math.max(8, box.top - tip.offsetHeight - 6);
-    tip.style.top = `${top + window.scrollY}px`; // the tooltip scrolls with the page
+    tip.showPopover({ source: term }); // the style sheet places it beside the term
   }
 
-  const close = () => { tip.hidden = true; };
+  const close = () => tip.hidePopover();
   const press = () => {
     pressed = true;
     close();

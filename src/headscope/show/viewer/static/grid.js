@@ -11,34 +11,31 @@ export function createGrid(parent, actions) {
   const section = card(parent, "grid-card", TEXTS.title, TEXTS.click);
   const about = make(section, "p", { class: "quiet" });
   const grid = make(section, "div", { class: "grid", role: "group", "aria-label": TEXTS.title });
-  let heads = 0;
   let cells = []; // {button, map, name, score, change}, layer by layer
-  let opened = null;
   let painted = []; // what the thumbnails show
   let current = null; // the model that is shown
   let narrow = false; // whether names are abbreviated
 
-  function build(layers, headsPerLayer) {
-    heads = headsPerLayer;
+  function build({ layers, heads }) {
     grid.replaceChildren();
     grid.classList.toggle("few", heads <= 4);
     make(grid, "span", { class: "corner" });
     for (let head = 0; head < heads; head++) make(grid, "span", { class: "head" }, `H${head}`);
     cells = headsOf({ layers, heads }).map((number) => {
       if (number % heads === 0) make(grid, "span", { class: "layer" }, `L${number / heads}`);
-      const click = ({ shiftKey }) => (shiftKey && number !== opened
+      const click = ({ shiftKey }) => (shiftKey && number !== current.opened
         ? actions.change({ compare: `head:${headName(number, heads)}` }) : actions.open(number));
-      const button = make(grid, "button", { type: "button", tabindex: -1, "aria-pressed": false, click });
+      const button = make(grid, "button", { type: "button", click });
       const map = make(button, "canvas", { "aria-hidden": "true" });
       const name = make(button, "span", { class: "name", dir: "auto" });
       const score = make(button, "span", { class: "score" });
       const change = make(button, "span", { class: "score" });
       return { button, map, name, score, change };
     });
-    opened = null;
   }
 
   grid.addEventListener("keydown", (event) => {
+    const { opened, history: { heads } } = current;
     const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -heads, ArrowDown: heads };
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -49,16 +46,9 @@ export function createGrid(parent, actions) {
     cells[next].button.focus();
   });
 
-  function press(head) {
-    if (head === opened) return;
-    if (opened !== null) set(cells[opened].button, { tabindex: -1, "aria-pressed": false });
-    set(cells[head].button, { tabindex: 0, "aria-pressed": true });
-    opened = head;
-  }
-
   /** Writes the names. Where there is little room, they are abbreviated, and the abbreviations listed. */
   function label() {
-    const { step, opened: head, comparison } = current;
+    const { step, opened, comparison, history: { heads, switched } } = current;
     const changes = own(step.metrics, "loss_change");
     const shortened = new Set();
     cells.forEach(({ button, name, score, change }, number) => {
@@ -70,8 +60,9 @@ export function createGrid(parent, actions) {
       const plain = titleOf(step, number, heads);
       const title = without ? TEXTS.withoutIt(plain, without) : plain;
       const isHeld = step.held[number] && step.names[number] === NO_NAME;
-      button.classList.toggle("off", isHeld || current.history.switched.includes(headName(number, heads)));
+      button.classList.toggle("off", isHeld || switched.includes(headName(number, heads)));
       button.classList.toggle("other", comparison?.kind === "head" && comparison.opened === number);
+      set(button, { tabindex: number === opened ? 0 : -1, "aria-pressed": number === opened });
       write(change, without);
       write(name, text);
       write(score, scoreText(step, number));
@@ -84,7 +75,6 @@ export function createGrid(parent, actions) {
       changes ? TEXTS.signed : "",
       shortened.size > 0 ? `${[...shortened].sort().join(", ")}.` : "",
     ].filter(Boolean).join(" "));
-    press(head);
   }
 
   function resize() {
@@ -95,10 +85,10 @@ export function createGrid(parent, actions) {
 
   return {
     show(model) {
-      const { layers, heads: headsPerLayer } = model.history;
-      const isNew = headsPerLayer !== heads || layers * heads !== cells.length;
+      const { layers, heads } = model.history;
+      const isNew = layers !== current?.history.layers || heads !== current.history.heads;
       current = model;
-      if (isNew) build(layers, headsPerLayer);
+      if (isNew) build(model.history);
       if (isNew) resize();
       else label();
     },

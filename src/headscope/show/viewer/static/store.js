@@ -6,7 +6,6 @@ import { DATA as TEXTS } from "./texts.js";
 export class DataError extends Error {}
 
 const CACHE_BYTES = 256 * 2 ** 20;
-const MAX_PART_BYTES = 256 * 2 ** 20;
 const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f2: Float16Array, f4: Float32Array };
 
 /** The answer of a server. An error becomes the line that the server says, or one of `texts`. */
@@ -75,7 +74,6 @@ export function createStore(source) {
 
   function requested(key, arrays) {
     const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
-    if (size > MAX_PART_BYTES) throw new DataError(TEXTS.tooLarge(Math.round(size / 2 ** 20)));
     const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
     promise.catch(() => parts.delete(key)); // it is asked for again
     return { bytes: size, promise };

@@ -45,7 +45,6 @@ export const DATA = {
   noAnswer: "TensorBoard does not answer. Is it still running?",
   refused: (status) => `TensorBoard answered with the error ${status}.`,
   notSelected: "None of the runs that TensorBoard selects has attention data.",
-  tooLarge: (mebibytes) => `This snapshot is too large to show: ${mebibytes.toLocaleString(LOCALE)} MiB per layer.`,
   damaged: (why) => `The data of this step is damaged: ${why}.`,
   notWeights: "weights are not from 0 to 1",
   unknownTokens: "it names unknown tokens",
@@ -121,8 +120,6 @@ export const TEXT = {
 };
 
 export const STATUS = {
-  onThisText: (query, at, key, from, weight) =>
-    `strongest on this text: “${query}” (${at}) looks at “${key}” (${from}), ${weight}`,
   point: "Point at a token or at a cell of the map: where it looks, and who looks at it.",
   nothing: "nothing",
   cannotSee: (query, key) => [query, " cannot see ", key, ", which comes later"],
@@ -332,7 +329,6 @@ export const EXPLORE = {
   layer: (layer) => `layer ${layer}`,
   allOn: "all on",
   switchOn: (head) => `switch ${head} on`,
-  more: (number) => ` and ${number} more`,
   effect: (heads, token, before, after, change) => [`With ${heads}, “`, token, "” ",
     before === after ? `stays at ${before}.` : `${change < 0 ? "falls" : "rises"} from ${before} to ${after}.`],
   first: (token, share) => [" Now “", token, `” is the most likely token, with ${share}.`],

@@ -177,7 +177,6 @@ export function createTimeline(parent, actions) {
     play.textContent = on ? TEXTS.pause : TEXTS.play;
     if (on && isLast()) actions.move(0);
   }
-  setPlaying(false);
 
   // ---- What the model says -----------------------------------------------------------------------
 
