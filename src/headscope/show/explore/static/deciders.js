@@ -34,7 +34,7 @@ export function createDeciders(parent, actions) {
   const find = button(section, TEXTS.findDeciders, () => run(find, findParts));
   const ofPart = labelled(section, TEXTS.ofPart, "select", { change: () => listSteps() });
   const stepRows = make(section, "div", { class: "rows" });
-  const since = button(section, TEXTS.since, () => run(since, findSteps));
+  const since = button(section, COMMON.since, () => run(since, findSteps));
   const status = make(section, "p", { class: "notes", role: "status" });
   let main = null; // the reading that is asked about
   let by = "mean"; // what replaces the output of a part

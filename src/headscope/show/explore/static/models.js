@@ -26,8 +26,7 @@ export function createModels(parent, actions) {
     show(main) {
       const { models } = main.about;
       fill(model, { "": models.map((listed) => [listed.name, TEXTS.model(listed)]) }, main.about.name);
-      const kept = keptSteps(main.about);
-      steps = kept.map(({ name }) => name);
+      steps = keptSteps(main.about).map(({ name }) => name);
       slider.parentElement.hidden = steps.length < 2;
       slider.max = steps.length - 1;
       slider.value = steps.indexOf(main.about.name);

@@ -4,7 +4,7 @@
 import { picture, sized } from "./canvas.js";
 import { button, card, make, write } from "./dom.js";
 import { WEIGHTS } from "./scales.js";
-import { MAP as TEXTS } from "./texts.js";
+import { COMMON, MAP as TEXTS } from "./texts.js";
 
 const UPRIGHT =
   /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}\u3000-\u303f\uff00-\uff60]/u;
@@ -13,7 +13,7 @@ const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
 export function createMap(parent, actions) {
   const section = card(parent, "map-card", TEXTS.title, TEXTS.about);
-  button(section, TEXTS.why, () => actions.why());
+  button(section, COMMON.why, () => actions.why());
   const layout = make(section, "div", { class: "map" });
   const down = make(layout, "div", { class: "axis down", "aria-hidden": "true" });
   const main = createCanvas(layout);

@@ -11,6 +11,8 @@ export const COMMON = {
   pageTitle: "Attention heads",
   step: (step) => (step === null ? "imported" : `step ${step.toLocaleString(LOCALE)}`), // null: it is unknown
   minus: "minus",
+  why: "Why there?",
+  since: "Since which step?",
 };
 
 export const HELP = {
@@ -134,7 +136,6 @@ export const STATUS = {
 export const MAP = {
   title: "Attention map",
   about: "One row per query, one column per key. Click a cell to see why the head looks there.",
-  why: "Why there?",
   weight: "attention weight",
   share: "share of the weight without the first token",
   scale: (what) => `${what}, square-root scale`,
@@ -152,7 +153,6 @@ export const LINES = {
 };
 
 export const WHY = {
-  title: "Why there?",
   walk: "A step of the walk from head to head",
   close: "×",
   closes: "Close (Esc)",
@@ -193,7 +193,6 @@ export const WHY = {
   rest: "all other pairs",
   byStep: "The pair that adds most to the same score at each kept step:",
   follow: (head, token) => `why ${head} looks where it looks at “${token}”`,
-  since: "Since which step?",
 };
 
 export const METRICS = {
@@ -315,7 +314,6 @@ export const EXPLORE = {
     `Of the heads, ${head} holds it back most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`,
   noneDecides: (head, by, before, after) => `No single head decides${
     before === after ? "." : `: ${before} → ${after} with ${head} ${EXPLORE.switchedBy[by]}.`}`,
-  since: "Since which step?",
   ofPart: "part",
   firstPart: "the first one at each step",
   atStep: (step, token, part, by, before, after) =>

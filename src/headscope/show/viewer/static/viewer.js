@@ -129,10 +129,12 @@ export function createViewer(root, options) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !shown.model) return;
     if (event.target.closest?.("select, input, textarea") || header.querySelector("dialog[open]")) return;
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (by && shown.model.history.steps.length > 1) {
+    const { index, history: { steps } } = shown.model;
+    const ends = event.target.closest?.(".chart") ? { Home: 0, End: steps.length - 1 } : {};
+    const to = { ArrowLeft: index - 1, ArrowRight: index + 1, ...ends }[event.key];
+    if (to !== undefined && steps.length > 1) {
       event.preventDefault();
-      move(shown.model.index + by);
+      move(to);
     } else if (event.key === "Escape") {
       hovered = null;
       change(shown.model.edge ? { walk: [] } : { token: null });

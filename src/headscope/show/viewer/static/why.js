@@ -4,7 +4,7 @@
 import { button, explainControl, make } from "./dom.js";
 import { addShare, list, signed } from "./next.js";
 import { differenceText, stepText } from "./scales.js";
-import { WHY as TEXTS } from "./texts.js";
+import { COMMON, WHY as TEXTS } from "./texts.js";
 import { row, strongest } from "./weights.js";
 
 const KEYS = 6; // that are listed
@@ -18,7 +18,7 @@ const isHead = (part) => /^L\d+H\d+$/.test(part);
 /** `explanationOf(model, edge)` resolves to the answer of the server, or null where there is no model. If `steps`
     is given, `steps.list()` are the kept steps {step, name}, and `steps.why(name, edge)` explains an edge at one. */
 export function createWhy(parent, actions, explanationOf = () => null, steps = null) {
-  const section = make(parent, "section", { class: "card why-card", "aria-label": TEXTS.title, hidden: "" });
+  const section = make(parent, "section", { class: "card why-card", "aria-label": COMMON.why, hidden: "" });
   const trail = make(section, "nav", { class: "buttons", "aria-label": TEXTS.walk });
   const heading = make(section, "h3", { tabindex: -1 });
   const problem = make(section, "p", { class: "quiet", role: "status" });
@@ -34,7 +34,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   const relative = make(partsBox, "p", { class: "quiet" });
   const places = make(partsBox, "p");
   const placeRows = make(partsBox, "div", { class: "rows" });
-  const since = button(partsBox, TEXTS.since, () => listSteps(current));
+  const since = button(partsBox, COMMON.since, () => listSteps(current));
   const byStep = make(partsBox, "p", { hidden: "" }, TEXTS.byStep);
   const stepRows = make(partsBox, "div", { class: "rows by-step" });
   const calculation = make(body, "div", { class: "calculation" });
