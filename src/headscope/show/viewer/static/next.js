@@ -74,7 +74,7 @@ export function createNext(parent, actions) {
   const lens = block("lens", WORDS["Layer by layer, logit lens"], TEXTS.lens);
   const heads = block("heads", WORDS["What heads add directly, direct effect"]);
   const raised = block("raised", TEXTS.about.raised);
-  const chart = make(steps.rows, "div", { class: "shares", role: "img" });
+  const chart = make(steps.box, "div", { class: "shares", role: "img" });
   const curve = make(chart, "div");
   const cursor = make(chart, "i");
   for (const share of [1, 0.5, 0]) make(chart, "span", {}, `${100 * share} %`).style.top = `${100 * (1 - share)}%`;
