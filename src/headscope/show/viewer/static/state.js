@@ -37,8 +37,8 @@ export function codecOf(empty, readers, writers) {
       return state;
     },
     toTexts(state) {
-      const set = Object.entries(state).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(empty[name]));
-      return Object.fromEntries(set.map(([name, value]) => [name, (writers[name] ?? String)(value ?? "")]));
+      const isSet = ([name, value]) => JSON.stringify(value) !== JSON.stringify(empty[name]);
+      return Object.fromEntries(Object.entries(state).filter(isSet).map(([name, value]) => [name, (writers[name] ?? String)(value ?? "")]));
     },
   };
 }
