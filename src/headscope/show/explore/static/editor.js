@@ -3,7 +3,7 @@
 import { button, card, make } from "./viewer/dom.js";
 import { disable, markUnknown, numberField } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
-import { EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
+import { COMMON, EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 const PAUSE = 1500; // ms
 const SAMPLING = {
@@ -39,7 +39,7 @@ export function textField(parent, attributes, type) {
 
 export function createEditor(parent, actions) {
   const section = card(parent, "editor-card", TEXTS.text);
-  make(section.querySelector("h3"), "span", { class: "working" }, ` ${TEXTS.working}`);
+  make(section.querySelector("h3"), "span", { class: "working" }, ` ${COMMON.working}`);
   const { field, show: showText } = textField(section,
     { rows: 3, "aria-label": TEXTS.text, placeholder: TEXTS.invitation },
     (text, begins) => actions.change({ text }, begins));

@@ -4,7 +4,7 @@ import { explain, make, own, write } from "./dom.js";
 import { areLabels, jsonOf } from "./model.js";
 import { shortText, weightText } from "./scales.js";
 import { damaged } from "./store.js";
-import { ELSEWHERE as TEXTS } from "./texts.js";
+import { COMMON, ELSEWHERE as TEXTS } from "./texts.js";
 
 const MAX_LENGTH = 500; // of a list
 
@@ -23,7 +23,7 @@ export function createElsewhere(parent, store, find) {
     write(heading, TEXTS.title(model.name));
     if (section.hidden || !fold.open) return;
     section.classList.add("asking");
-    if (!body.hasChildNodes()) body.textContent = TEXTS.working;
+    if (!body.hasChildNodes()) body.textContent = COMMON.working;
     const found = await (find?.(model) ?? inData(store, model)).then(checked)
       .catch(({ message }) => ({ problem: message }));
     if (model !== current) return;

@@ -11,6 +11,7 @@ export const COMMON = {
   pageTitle: "Attention heads",
   step: (step) => (step === null ? "imported" : `step ${step.toLocaleString(LOCALE)}`), // null: it is unknown
   minus: "minus",
+  working: "working …",
   why: "Why there?",
   since: "Since which step?",
 };
@@ -205,7 +206,6 @@ export const METRICS = {
 
 export const ELSEWHERE = {
   title: (head) => `What ${head} does elsewhere`,
-  working: "working …",
   measured: (texts) => `Found in ${texts}. The framed token looks at the coloured one; a stronger colour is a larger weight.`,
   kinds: {
     weight: ["Strongest by weight", "The largest attention weights of this head, in different windows."],
@@ -292,7 +292,6 @@ export const EXPLORE = {
   shown: "model",
   slider: "step",
   otherModel: "another model",
-  working: "working …",
   about: ({ parameters, layers, heads, block_size, vocab_size, path }) => [
     count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
     `reads ${count(block_size, "token")}`, `knows ${count(vocab_size, "token")}`, path].join(" · "),
