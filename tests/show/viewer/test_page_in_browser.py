@@ -247,9 +247,10 @@ def test_a_run_with_shuffled_heads_does_not_differ_by_role(opened):
     runs = small_run(steps=[0]), small_run("run b", steps=[0], weights=weights)
     page = opened(*runs, state="compare=role:run b")
     assert "(difference of their metrics: 0.00)" in page.moment
-    colours = """const canvas = document.querySelector(".grid canvas");
-      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-      return new Set(new Uint32Array(data.buffer).filter((pixel) => pixel >>> 24 === 255)).size;"""
+    colours = """const maps = [...document.querySelectorAll(".grid canvas")];
+      const pixels = maps.flatMap((map) => [...new Uint32Array(map.getContext("2d")
+        .getImageData(0, 0, map.width, map.height).data.buffer)]);
+      return new Set(pixels.filter((pixel) => pixel >>> 24 === 255)).size;"""
     assert page.script(colours) == 1  # that of no difference
 
 
@@ -436,7 +437,7 @@ def test_when_and_through_which_head_in_three_clicks(opened):
     assert "Click a token" in page.text(".next-card")
     page.click(page.tokens[TOKEN])
     assert "first at least 50 % at step 100" in page.text(".steps")
-    page.click(page.one(".steps canvas"))  # its middle is at step 100: the axis is logarithmic
+    page.click(page.one(".shares"))  # its middle is at step 100: the axis is logarithmic
     assert page.moment.startswith("step 100 ")
     page.click(page.all(".heads .row")[0])
     assert page.heading.startswith("L1H1 ")

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from headscope.errors import UserError, ran_out_of_memory
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
-from headscope.show.explore.protocol import parse_request
+from headscope.show.explore.protocol import REQUESTS, parse_request
 from headscope.show.viewer.page import STATIC as VIEWER
 from headscope.terminal import printable
 
@@ -66,14 +66,10 @@ class Worker:
 def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
     """The server. With a `token`, requests to the protocol need it in the header Authorization."""
     worker = Worker()
-    names = ("open", "examples", "read", "why", "patch")
-    answers: dict[str, Callable[..., Any]] = {name: getattr(explorer, name) for name in names}
-    streams: dict[str, Callable[..., Any]]
-    streams = {"write": explorer.write, "deciders": explorer.deciders}
 
     async def answer(request: Request) -> Response:
         name, asked = await parsed(request)
-        return JSONResponse(await worker.run(request, lambda: answers[name](asked)))
+        return JSONResponse(await worker.run(request, lambda: getattr(explorer, name)(asked)))
 
     async def exported(request: Request) -> Response:
         _, asked = await parsed(request)
@@ -83,7 +79,7 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
 
     async def stream(request: Request) -> Response:
         name, asked = await parsed(request)
-        steps = streams[name](asked)
+        steps = getattr(explorer, name)(asked)
         first = await worker.run(request, lambda: next(steps, None))  # an error has a status
 
         async def events() -> AsyncIterator[str]:
@@ -126,10 +122,9 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
         line = printable(reason).encode(errors="backslashreplace").decode()
         return JSONResponse({"error": line}, status)
 
+    others = {"write": stream, "deciders": stream, "export": exported}
     routes = [
-        *(Route(f"/v1/{name}", answer, methods=["POST"]) for name in answers),
-        *(Route(f"/v1/{name}", stream, methods=["POST"]) for name in streams),
-        Route("/v1/export", exported, methods=["POST"]),
+        *(Route(f"/v1/{name}", others.get(name, answer), methods=["POST"]) for name in REQUESTS),
         Mount("/viewer", StaticFiles(directory=VIEWER)),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]

@@ -1,5 +1,7 @@
 // The state of the page in its address.
 
+import { codecOf } from "./viewer/state.js";
+
 /** The state of the page, besides that of the viewer. Either `text` or `tokens` is set: tokens, if typing
     the same text would give other ones, as for a text that the model wrote. `written` is the number of
     tokens at the end that were not typed. */
@@ -15,29 +17,14 @@ export const samplingOf = ({ temperature, top_k, top_p }) => ({ temperature, top
 export const writingOf = ({ seed, written, length, ...state }) =>
   ({ ...samplingOf(state), seed, skip: written, max_new_tokens: length });
 
-const NUMBERS = ["temperature", "top_k", "top_p", "seed", "length", "written", "target"];
+const number = (text) => (text === "" ? null : Number(text) >= 0 && Number(text) < Infinity ? Number(text) : undefined);
+const list = (text) => text.split(",").filter(Boolean);
 
-/** Converts a state to texts, and back. */
-export const codec = {
-  fromTexts(texts) {
-    const state = { ...EMPTY };
-    for (const [name, text] of Object.entries(texts)) {
-      if (!Object.hasOwn(EMPTY, name)) continue;
-      if (NUMBERS.includes(name) && !(Number(text) >= 0 && Number(text) < Infinity)) continue;
-      if (NUMBERS.includes(name)) state[name] = text === "" ? null : Number(text);
-      else if (name === "tokens") state.tokens = text.split(",").map(Number);
-      else if (name === "copies") state.copies = text.split(",").map((copy) => copy.split("@"))
-        .map(([head, at]) => ({ head, position: at === "" ? null : Number(at) }));
-      else if (Array.isArray(EMPTY[name])) state[name] = text.split(",").filter(Boolean);
-      else state[name] = text;
-    }
-    return state;
-  },
-  toTexts(state) {
-    const written = (value, name) => (name === "copies"
-      ? value.map(({ head, position }) => `${head}@${position ?? ""}`).join(",") : String(value ?? ""));
-    return Object.fromEntries(Object.entries(state)
-      .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(EMPTY[name]))
-      .map(([name, value]) => [name, written(value, name)]));
-  },
-};
+/** How the state of the page is written. */
+export const codec = codecOf(EMPTY, {
+  temperature: number, top_k: number, top_p: number, seed: number, length: number, written: number, target: number,
+  zero: list, mean: list, half: list,
+  tokens: (text) => text.split(",").map(Number),
+  copies: (text) => text.split(",").map((copy) => copy.split("@"))
+    .map(([head, at]) => ({ head, position: at === "" ? null : Number(at) })),
+}, { copies: (copies) => copies.map(({ head, position }) => `${head}@${position ?? ""}`).join(",") });

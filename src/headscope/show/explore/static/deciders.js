@@ -2,7 +2,7 @@
 // and the parts without which the probability changes most are listed. On request, for each kept step.
 
 import { switchesOf } from "./address.js";
-import { api } from "./api.js";
+import { stream } from "./api.js";
 import { keptSteps, runOf } from "./models.js";
 import { button, card, explain, fill, labelled, make, radios } from "./viewer/dom.js";
 import { WORDS } from "./viewer/glossary.js";
@@ -34,7 +34,7 @@ export function createDeciders(parent, actions) {
   const find = button(section, TEXTS.findDeciders, () => run(find, findParts));
   const ofPart = labelled(section, TEXTS.ofPart, "select", { change: () => listSteps() });
   const stepRows = make(section, "div", { class: "rows" });
-  const since = button(section, TEXTS.since, () => run(since, findSteps));
+  const since = button(section, COMMON.since, () => run(since, findSteps));
   const status = make(section, "p", { class: "notes", role: "status" });
   let main = null; // the reading that is asked about
   let by = "mean"; // what replaces the output of a part
@@ -76,7 +76,7 @@ export function createDeciders(parent, actions) {
   async function partsOf(model, signal, at = "") {
     const { request, about: { layers }, answer: { position, target } } = main;
     const parts = [];
-    for await (const { rows } of api.deciders({ ...request, model, position, target: target.id, by }, signal)) {
+    for await (const { rows } of stream("deciders", { ...request, model, position, target: target.id, by }, signal)) {
       signal.throwIfAborted();
       parts.push(rows);
       if (at || isLarge(main)) status.textContent = at + TEXTS.layerOf(parts.length, layers);

@@ -3,7 +3,7 @@
 import { button, card, make } from "./viewer/dom.js";
 import { disable, markUnknown, numberField } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
-import { EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
+import { COMMON, EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 const PAUSE = 1500; // ms
 const SAMPLING = {
@@ -39,14 +39,13 @@ export function textField(parent, attributes, type) {
 
 export function createEditor(parent, actions) {
   const section = card(parent, "editor-card", TEXTS.text);
-  make(section.querySelector("h3"), "span", { class: "working" }, ` ${TEXTS.working}`);
+  make(section.querySelector("h3"), "span", { class: "working" }, ` ${COMMON.working}`);
   const { field, show: showText } = textField(section,
     { rows: 3, "aria-label": TEXTS.text, placeholder: TEXTS.invitation },
     (text, begins) => actions.change({ text }, begins));
   const notes = make(section, "p", { class: "notes", role: "status" });
   const buttons = make(section, "div", { class: "buttons" });
-  const write = button(buttons, TEXTS.write, () => actions.write(), { class: "action play" });
-  const stop = button(buttons, TEXTS.stop, () => actions.stop(), { hidden: "" });
+  const write = button(buttons, TEXTS.write, () => (writing ? actions.stop() : actions.write()), { class: "action play" });
   const one = button(buttons, TEXTS.one, () => actions.write(1));
   const back = button(buttons, TEXTS.back, () => actions.back());
   const undo = button(buttons, TEXTS.undo, () => actions.undo());
@@ -60,6 +59,7 @@ export function createEditor(parent, actions) {
 
   let offered = null; // the run whose experiments are offered
   let tried = null; // the text of the experiment
+  let writing = false;
 
   /** Offers the experiments that fit the model, and its other examples. */
   function showTries(about) {
@@ -98,10 +98,8 @@ export function createEditor(parent, actions) {
     },
 
     showWriting(on) {
-      const [hidden, shown] = on ? [write, stop] : [stop, write];
-      shown.hidden = false;
-      if (document.activeElement === hidden) shown.focus();
-      hidden.hidden = true;
+      writing = on;
+      write.textContent = on ? TEXTS.stop : TEXTS.write;
       one.hidden = on;
       // Otherwise, screen readers would read a sentence for each token.
       document.querySelector(".says").setAttribute("aria-live", on ? "off" : "polite");

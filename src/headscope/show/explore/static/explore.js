@@ -1,14 +1,14 @@
 // The page to play with: type a text, let the model write, switch heads, patch, compare, keep.
 
 import { EMPTY, codec, samplingOf, switchesOf } from "./address.js";
-import { api } from "./api.js";
+import { ask } from "./api.js";
 import { createBars } from "./bars.js";
 import { make } from "./viewer/dom.js";
 import { createDeciders } from "./deciders.js";
 import { createEditor } from "./editor.js";
 import { createModels, keptSteps, runOf } from "./models.js";
 import { createPatch } from "./patch.js";
-import { createAddress, fromTexts, headNumber, toTexts } from "./viewer/state.js";
+import { createAddress, headNumber, viewCodec } from "./viewer/state.js";
 import { createStore, runOf as shownRun, streamOf } from "./viewer/store.js";
 import { createSwitches, switchedGroups } from "./switches.js";
 import { BAR, EXPLORE as TEXTS } from "./viewer/texts.js";
@@ -21,9 +21,9 @@ let suggested = null; // the head that the page names as the one that decides, o
 const viewAddress = createAddress(window, "v.", {
   fromTexts: (texts) => {
     chosen = "head" in texts;
-    return fromTexts(texts);
+    return viewCodec.fromTexts(texts);
   },
-  toTexts: (state) => toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
+  toTexts: (state) => viewCodec.toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
 });
 let timer = null; // of the next question whether heads are measured
 const answers = {}; // promises of what is asked for once
@@ -58,9 +58,10 @@ const store = createStore({
 });
 const viewer = createViewer(document.body, {
   store, title: TEXTS.title, place: left, address: viewAddress, viewChanged,
-  others: { options, chosen: comparedWith, choose }, opens: () => { chosen = true; }, elsewhere,
-  explanationOf: ({ state: { run } }, edge) => api.why({ ...readings().find(({ name }) => name === run).request, ...edge }),
-  steps: { list: () => keptSteps(main.about), why: (model, edge) => api.why({ ...main.request, model, ...edge }) },
+  others: { options, chosen: comparedWith, choose }, opens: () => { chosen = true; },
+  elsewhere: ({ name: head }) => once("examples", { model: main.about.name, head }),
+  explanationOf: ({ state: { run } }, edge) => ask("why", { ...readings().find(({ name }) => name === run).request, ...edge }),
+  steps: { list: () => keptSteps(main.about), why: (model, edge) => ask("why", { ...main.request, model, ...edge }) },
 });
 const bars = createBars(left, actions);
 const after = (place) => {
@@ -108,20 +109,15 @@ async function start({ text, second = "", early = false }) {
 
 // ---- Reading -------------------------------------------------------------------------------------
 
-/** The answer to a question, which is asked again only after an error. */
-function once(question, ask) {
-  answers[question] ??= ask();
+/** The answer to a request, which is sent again only after an error. */
+function once(...request) {
+  const question = JSON.stringify(request);
+  answers[question] ??= ask(...request);
   answers[question].catch(() => delete answers[question]);
   return answers[question];
 }
 
-function describe(model) {
-  return once(model, () => api.open(model));
-}
-
-function elsewhere({ name: head }, model = main.about.name) {
-  return once(`${model} ${head}`, () => api.examples({ model, head }));
-}
+const describe = (model) => once("open", { model });
 
 /** The layer of a head such as L0H2, or null. */
 const layerOf = (head) => (head ? Number(/\d+/.exec(head)) : null);
@@ -133,7 +129,7 @@ async function read(model, switched, text, more) {
   const request = { model, ...switched, ...text };
   const asked = { ...request, ...samplingOf(state), position: follow ? -1 : view.token ?? -1, target: state.target,
                   layers: [Math.min(layerOf(view.head) ?? Infinity, about.layers - 1)], ...more };
-  const answer = await api.read(asked, reading.signal);
+  const answer = await ask("read", asked, reading.signal);
   serial += 1;
   const [step] = answer.history.steps;
   const has = (key) => key in answer.parts || key.startsWith("weights");
@@ -149,7 +145,7 @@ async function part(key) {
   const { asked, answer: { parts } } = readings().find(({ serial: own }) => own === Number(number));
   if (!(name in parts)) {
     const layers = [Number(name.split(" ")[1])];
-    parts[name] = (await api.read({ ...asked, layers }, reading.signal)).parts[name];
+    parts[name] = (await ask("read", { ...asked, layers }, reading.signal)).parts[name];
   }
   return streamOf(parts[name]);
 }
@@ -217,7 +213,7 @@ async function awaitNames() {
   clearTimeout(timer);
   const mine = serial;
   const unnamed = readings().filter(({ answer }) => !answer.history.steps[0].measured_tokens);
-  const found = await Promise.all(unnamed.map(({ about }) => api.open(about.name))).catch(() => []);
+  const found = await Promise.all(unnamed.map(({ about }) => ask("open", { model: about.name }))).catch(() => []);
   if (mine !== serial) return; // another reading asks again
   const waiting = found.map(({ measuring }) => measuring).filter(Boolean);
   progress.textContent = TEXTS.measuring(waiting[0]);

@@ -8,9 +8,7 @@ export const runOf = (name) => name.split("@")[0];
 
 /** The kept steps of the run of a model and its checkpoint, by step. */
 export function keptSteps({ name, models }) {
-  const own = models.filter((model) => runOf(model.name) === runOf(name));
-  const isFirst = ({ step }, at) => own.findIndex((other) => other.step === step) === at;
-  return own.filter(isFirst).sort((a, b) => a.step - b.step);
+  return models.filter((model) => runOf(model.name) === runOf(name)).sort((a, b) => a.step - b.step);
 }
 
 export function createModels(parent, actions) {
@@ -28,11 +26,10 @@ export function createModels(parent, actions) {
     show(main) {
       const { models } = main.about;
       fill(model, { "": models.map((listed) => [listed.name, TEXTS.model(listed)]) }, main.about.name);
-      const kept = keptSteps(main.about);
-      steps = kept.map(({ name }) => name);
+      steps = keptSteps(main.about).map(({ name }) => name);
       slider.parentElement.hidden = steps.length < 2;
       slider.max = steps.length - 1;
-      slider.value = kept.findIndex(({ step }) => step === main.about.step);
+      slider.value = steps.indexOf(main.about.name);
       slider.setAttribute("aria-valuetext", COMMON.step(main.about.step));
       slider.previousSibling.data = COMMON.step(main.about.step);
       explain(title, TEXTS.about(main.about));

@@ -1,7 +1,7 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
 import { button, explain, explainControl, fill, labelled, make } from "./viewer/dom.js";
-import { api } from "./api.js";
+import { ask } from "./api.js";
 import { markUnknown, redraw } from "./controls.js";
 import { textField } from "./editor.js";
 import { addShare, listHeads, percentText } from "./viewer/next.js";
@@ -47,7 +47,6 @@ export function createPatch(parent, actions) {
   let position = 0;
   let asked = {}; // the tokens whose logits are compared, if the user chose them
   let tried = {}; // the effects of every head, and what they belong to
-  let vocabulary = null; // that `asked` belongs to
   let asking = null;
   let shownFor = "";
 
@@ -61,8 +60,8 @@ export function createPatch(parent, actions) {
     asking?.abort();
     asking = new AbortController();
     try {
-      const answer = await api.patch({ ...main.request, other: state.second, copies: state.copies,
-                                       every_head: everyHead, ...asked }, asking.signal);
+      const answer = await ask("patch", { ...main.request, other: state.second, copies: state.copies,
+                                          every_head: everyHead, ...asked }, asking.signal);
       if (answer.every_head) tried = { of: questionOf(answer), effects: answer.every_head };
       draw(answer);
     } catch (error) {
@@ -120,6 +119,7 @@ export function createPatch(parent, actions) {
 
   return {
     show(...shown) {
+      if (shown[1].about.vocabulary !== main?.about.vocabulary) asked = {};
       [state, main, view] = shown;
       view = { ...view, head: view.head ?? "L0H0" };
       if (field.show(state.second)) section.open = Boolean(state.second);
@@ -127,8 +127,6 @@ export function createPatch(parent, actions) {
       const key = JSON.stringify([main.request, state.second, state.copies, view.head]);
       if (body.hidden || key === shownFor) return;
       shownFor = key;
-      if (main.about.vocabulary !== vocabulary) asked = {};
-      vocabulary = main.about.vocabulary;
       redraw(chips, () => {
         for (const copied of state.copies) {
           const remove = () => actions.change({ copies: actions.now().copies.filter((each) => each !== copied) }, true);

@@ -1,7 +1,7 @@
 // The actions on the text: the model writes, tokens are added or removed, undone, or saved as a file.
 
 import { switchesOf, writingOf } from "./address.js";
-import { api } from "./api.js";
+import { send, stream } from "./api.js";
 import { make } from "./viewer/dom.js";
 
 const SLOW = 150; // ms: when a reading takes longer, writing does not wait for it
@@ -66,7 +66,7 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
     if (count > 1) showWriting(true);
     let busy = null;
     try {
-      for await (const { id } of api.write(asked, mine.signal)) {
+      for await (const { id } of stream("write", asked, mine.signal)) {
         if (mine.signal.aborted) break;
         if (ids.length === prompt.length) remember();
         ids.push(id);
@@ -92,7 +92,7 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
     await Promise.all([main, reference].map(async ({ about, request }, side) => {
       const same = about.vocabulary === main.about.vocabulary;
       const prompt = same ? { text: null, tokens: ids } : { text, tokens: null, skip: 0 };
-      for await (const token of api.write({ ...request, ...writingOf(now()), ...prompt }, signal)) {
+      for await (const token of stream("write", { ...request, ...writingOf(now()), ...prompt }, signal)) {
         sides[side].push(token);
         draw(sides);
       }
@@ -105,7 +105,7 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
     if (!main) return;
     const { request, written, answer: { position, history: { labels }, target } } = main;
     try {
-      const response = await api.export({
+      const response = await send("export", {
         ...request, ...writingOf(now()), format, skip: written, ...view(),
         position: position - labels.length, target: target.id, against: reference && reference.request,
       });

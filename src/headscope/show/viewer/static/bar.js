@@ -6,14 +6,14 @@ import { BAR as TEXTS, COMMON } from "./texts.js";
 
 /** `others` offers more to compare with, {options, chosen, choose}: `options` changes the groups, `chosen`
     names the chosen one, and `choose` may act on it, and returns whether it did. */
-export function createBar(parent, actions, { options: offered, chosen, choose } = WITHOUT_OTHERS) {
+export function createBar(parent, actions, others) {
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
   const chooser = (text, change) => labelled(bar, text, "select", { change: ({ target }) => change(target.value) });
   const run = chooser(TEXTS.run, actions.changeRun);
   const text = chooser(TEXTS.text, (chosen) => actions.change({ text: chosen }));
   const views = make(bar, "fieldset", { class: "views", "aria-label": TEXTS.view });
   const showView = radios(views, "view", TEXTS.views, (view) => actions.change({ view }));
-  const other = chooser(TEXTS.compare, (compare) => choose(compare) || actions.change({ compare }));
+  const other = chooser(TEXTS.compare, (compare) => others?.choose(compare) || actions.change({ compare }));
 
   return {
     /** Shows the runs and texts to choose from, which needs no data of a run. */
@@ -31,14 +31,13 @@ export function createBar(parent, actions, { options: offered, chosen, choose } 
       this.showRuns(runs, state);
       views.hidden = false;
       showView(state.view);
-      const options = offered(comparisons(history, runs, state));
+      const groups = comparisons(history, runs, state);
+      const options = others?.options(groups) ?? groups;
       other.parentElement.hidden = Object.values(options).flat().length < 2;
-      fill(other, options, chosen(state.compare));
+      fill(other, options, others?.chosen(state.compare) ?? state.compare);
     },
   };
 }
-
-const WITHOUT_OTHERS = { options: (groups) => groups, chosen: (compare) => compare, choose: () => false };
 
 /** What can be compared, as groups {label: [[value, text]]}. Runs with the same text and sizes come first. */
 function comparisons({ layers, heads, steps }, runs, state) {

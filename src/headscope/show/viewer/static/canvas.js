@@ -7,8 +7,7 @@ export function sized(canvas, width, height) {
   // Setting a size takes new memory, also for the same size.
   if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d");
-  context.setTransform(1, 0, 0, 1, 0, 0);
-  context.clearRect(0, 0, width, height);
+  context.reset();
   return context;
 }
 

@@ -4,7 +4,7 @@ import { explain, make, own, write } from "./dom.js";
 import { areLabels, jsonOf } from "./model.js";
 import { shortText, weightText } from "./scales.js";
 import { damaged } from "./store.js";
-import { ELSEWHERE as TEXTS } from "./texts.js";
+import { COMMON, ELSEWHERE as TEXTS } from "./texts.js";
 
 const MAX_LENGTH = 500; // of a list
 
@@ -16,7 +16,6 @@ export function createElsewhere(parent, store, find) {
   const heading = make(fold, "summary");
   const body = make(fold, "div");
   let current = null; // the newest model
-  let shown = ""; // what is on the screen, as JSON
 
   async function show(model) {
     current = model;
@@ -24,13 +23,11 @@ export function createElsewhere(parent, store, find) {
     write(heading, TEXTS.title(model.name));
     if (section.hidden || !fold.open) return;
     section.classList.add("asking");
-    if (!shown) body.textContent = TEXTS.working;
+    if (!body.hasChildNodes()) body.textContent = COMMON.working;
     const found = await (find?.(model) ?? inData(store, model)).then(checked)
       .catch(({ message }) => ({ problem: message }));
     if (model !== current) return;
     section.classList.remove("asking");
-    if (shown === JSON.stringify(found)) return;
-    shown = JSON.stringify(found);
     list(found);
   }
 

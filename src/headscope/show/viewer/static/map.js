@@ -4,7 +4,7 @@
 import { picture, sized } from "./canvas.js";
 import { button, card, make, write } from "./dom.js";
 import { WEIGHTS } from "./scales.js";
-import { MAP as TEXTS } from "./texts.js";
+import { COMMON, MAP as TEXTS } from "./texts.js";
 
 const UPRIGHT =
   /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}\u3000-\u303f\uff00-\uff60]/u;
@@ -13,7 +13,7 @@ const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
 export function createMap(parent, actions) {
   const section = card(parent, "map-card", TEXTS.title, TEXTS.about);
-  button(section, TEXTS.why, () => actions.why());
+  button(section, COMMON.why, () => actions.why());
   const layout = make(section, "div", { class: "map" });
   const down = make(layout, "div", { class: "axis down", "aria-hidden": "true" });
   const main = createCanvas(layout);
@@ -28,7 +28,6 @@ export function createMap(parent, actions) {
   let current = null; // the model that is shown
   let pictures = []; // of the large map and of the two small ones
   let pointed = {};
-  let labelled = []; // the labels and the size that the axes show
 
   function createCanvas(owner) {
     const point = ({ target, clientX, clientY }) => {
@@ -52,24 +51,8 @@ export function createMap(parent, actions) {
       if (!pictures[number]) return;
       context.imageSmoothingEnabled = false;
       context.drawImage(pictures[number], 0, 0, side, side);
-      if (number === 0 && current.scale.diverging) drawEdge(context, side);
       drawFrames(context, side);
     });
-  }
-
-  /** The edge of the triangle of visible keys, since a difference of zero may look like an empty cell. */
-  function drawEdge(context, side) {
-    const { tokens, theme } = current;
-    const cell = side / tokens;
-    context.strokeStyle = theme.quiet;
-    context.lineWidth = 1;
-    context.beginPath();
-    context.moveTo(0, 0.5);
-    for (let token = 0; token < tokens; token++) {
-      context.lineTo((token + 1) * cell - 0.5, token * cell + 0.5);
-      context.lineTo((token + 1) * cell - 0.5, (token + 1) * cell);
-    }
-    context.stroke();
   }
 
   /** Frames around the row of the query and the column of the key, which make small cells visible. */
@@ -95,10 +78,7 @@ export function createMap(parent, actions) {
     pictures = shown.map((triangle, number) =>
       picture(triangle, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
     draw();
-    const size = main.clientWidth;
-    if (labelled[0] === current.labels && labelled[1] === size) return;
-    labelled = [current.labels, size];
-    for (const axis of [down, across]) labelAxis(axis, current.labels, size);
+    for (const axis of [down, across]) labelAxis(axis, current.labels, main.clientWidth);
   }
 
   return {
@@ -107,6 +87,7 @@ export function createMap(parent, actions) {
       const { other, scale, view, what, title, comparison } = model;
       const weights = view === "shares" ? TEXTS.share : TEXTS.weight;
       sides.hidden = !other;
+      main.classList.toggle("difference", scale.diverging);
       if (other) {
         mainScale(scale, TEXTS.difference(what, comparison.what));
         sideScale(WEIGHTS, TEXTS.scale(weights));
@@ -133,11 +114,8 @@ function createScale(parent) {
   const bar = make(box, "div", { class: "gradient" });
   const ticks = make(box, "div", { class: "ticks" });
   const caption = make(box, "p", { class: "quiet" });
-  let shown = null;
   return (scale, text) => {
     write(caption, text);
-    if (scale === shown) return;
-    shown = scale;
     bar.style.background = scale.gradient;
     ticks.replaceChildren();
     for (const [label, place] of scale.ticks) make(ticks, "span", {}, label).style.left = `${100 * place}%`;

@@ -154,7 +154,8 @@ async function predictionsOf(store, history, index, opened, token) {
   const place = shaped(lens, "positions", places).indexOf(token);
   if (place < 0) return null;
   const top = lens.tokens?.shape[2];
-  const texts = textsOf(labels);
+  const texts = jsonOf(labels); // of tokens
+  if (!areLabels(texts)) throw damaged(DATA.labelsNotTexts);
   const target = shaped(lens, "targets", places)[place];
   const listed = (arrays, values, rows, row, count = top) => {
     const tokens = shaped(arrays, "tokens", rows, places, top);
@@ -180,13 +181,6 @@ async function predictionsOf(store, history, index, opened, token) {
     pushes: Array.from({ length: layers * heads }, (_, head) => pushes[head * places + place]),
     raised: most && listed(most, "pushes", heads, opened % heads).filter(({ value }) => value !== 0),
   };
-}
-
-/** The labels of tokens, from their JSON list. */
-function textsOf(part) {
-  const texts = jsonOf(part);
-  if (!areLabels(texts)) throw damaged(DATA.labelsNotTexts);
-  return texts;
 }
 
 /** The value of a part that has a JSON text. */

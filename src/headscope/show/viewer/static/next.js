@@ -1,8 +1,6 @@
 // What the model predicts after the selected token: the most likely tokens, the logit lens, what each
 // head adds, and the probability of the token that follows over the steps.
 
-import { drawAxis, drawLine, heightIn, sizedInCss } from "./canvas.js";
-import { xsOf } from "./chart.js";
 import { card, explain, make, set } from "./dom.js";
 import { WORDS } from "./glossary.js";
 import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
@@ -11,8 +9,6 @@ import { NEXT as TEXTS } from "./texts.js";
 
 const HEADS = 8; // heads that are listed
 const RAISED = 5; // tokens that the opened head raises most
-const HEIGHT = 76; // of the chart, in pixels
-const LEFT = 42;
 const LIKELY = 0.5;
 
 export function percentText(share) {
@@ -78,7 +74,10 @@ export function createNext(parent, actions) {
   const lens = block("lens", WORDS["Layer by layer, logit lens"], TEXTS.lens);
   const heads = block("heads", WORDS["What heads add directly, direct effect"]);
   const raised = block("raised", TEXTS.about.raised);
-  const canvas = make(steps.rows, "canvas", { role: "img" });
+  const chart = make(steps.box, "div", { class: "shares", role: "img" });
+  const curve = make(chart, "div");
+  const cursor = make(chart, "i");
+  for (const share of [1, 0.5, 0]) make(chart, "span", {}, `${100 * share} %`).style.top = `${100 * (1 - share)}%`;
   let current = null;
 
   const following = ({ labels, kept }) => labels[kept + 1];
@@ -86,37 +85,32 @@ export function createNext(parent, actions) {
 
   // ---- The chart over the steps ------------------------------------------------------------------
 
-  function areaOf({ history }) {
-    const [left, right] = [LEFT, canvas.clientWidth - 10];
-    return { left, right, top: 8, height: HEIGHT - 16, x: timeAxis(history.steps, left, right) };
-  }
+  /** The places of the steps, in percent of the width. */
+  const placesOf = ({ steps }) => steps.map(({ step }) => step).map(timeAxis(steps, 0, 100));
 
   function showSteps(model) {
-    const { history, theme, step, kept } = model;
-    const values = history.steps.map(({ next }) => next[kept] ?? null);
+    const { history, index, kept } = model;
+    const values = history.steps.map(({ next }) => next[kept] ?? 0);
     steps.box.hidden = history.steps.length < 2 || following(model) === undefined;
     if (steps.box.hidden) return;
-    const context = sizedInCss(canvas, canvas.clientWidth, HEIGHT);
-    const area = areaOf(model);
-    const y = heightIn(area, [0, 1]);
-    drawAxis(context, theme, area, y, [0, 0.5, 1], (share) => `${100 * share} %`);
-    drawLine(context, xsOf(model, area), values.map(y), theme.looks, 2);
-    context.fillStyle = theme.accent;
-    context.fillRect(area.x(step.step) - 1, 4, 2, HEIGHT - 10);
+    const places = placesOf(history);
+    const points = places.map((place, at) => `${place}% ${100 * (1 - values[at])}%`);
+    curve.style.clipPath = `polygon(0 100%, ${points}, 100% 100%)`;
+    cursor.style.left = `${places[index]}%`;
     const learned = values.findIndex((share) => share >= LIKELY);
     steps.more.textContent = learned < 0 ? TEXTS.below(LIKELY)
       : TEXTS.first(LIKELY, stepText(history.steps[learned].step));
-    canvas.setAttribute("aria-label", TEXTS.chart(steps.more.textContent));
+    chart.setAttribute("aria-label", TEXTS.chart(steps.more.textContent));
   }
 
   function moveTo(event) {
-    const at = event.clientX - canvas.getBoundingClientRect().left;
-    const index = nearest(xsOf(current, areaOf(current)), at);
+    const { left, width } = chart.getBoundingClientRect();
+    const index = nearest(placesOf(current.history), (100 * (event.clientX - left)) / width);
     if (index !== current.index) actions.move(index);
   }
-  set(canvas, {
+  set(chart, {
     pointerdown(event) {
-      canvas.setPointerCapture(event.pointerId);
+      chart.setPointerCapture(event.pointerId);
       moveTo(event);
     },
     pointermove: (event) => event.buttons && moveTo(event),
@@ -162,10 +156,6 @@ export function createNext(parent, actions) {
       list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
         before: marked && follows ? "✓" : "", text, marked, ...signed(value, most[0].value),
       })));
-    },
-
-    resize() {
-      if (current && !section.hidden && current.kept !== null) showSteps(current);
     },
   };
 }

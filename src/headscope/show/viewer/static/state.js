@@ -20,37 +20,48 @@ export function headNumber(name, { layers, heads }) {
   return layer < layers && head < heads ? layer * heads + head : null;
 }
 
-const wholeNumber = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : null);
+// ---- Texts: how a state is written -------------------------------------------------------------
 
-/** Reads a state from an object of texts, for example of a URL. */
-export function fromTexts({ run = null, text = null, step, head = null, token, metric = null, view, compare = "", walk = "" }) {
+const MAX_WALK = 50; // edges
+
+/** Converts a state to texts and back. The values of `empty` are not written. `readers` and `writers` convert the
+    entries that are no texts, by name. A reader returns undefined for a text without sense. */
+export function codecOf(empty, readers, writers) {
   return {
-    run, text, head, metric,
-    step: wholeNumber(step),
-    token: wholeNumber(token),
-    view: view === "shares" ? "shares" : "weights",
-    compare: /^(step|run|role|head):/.test(compare) ? compare : "",
-    walk: [...walk.matchAll(/(L(?:0|[1-9]\d*)H(?:0|[1-9]\d*))\.(\d+)\.(\d+)/g)].slice(0, MAX_WALK)
-      .map(([, head, query, key]) => ({ head, query: Number(query), key: Number(key) })),
+    fromTexts(texts) {
+      const state = { ...empty };
+      for (const name of Object.keys(empty).filter((each) => each in texts)) {
+        const value = (readers[name] ?? String)(texts[name]);
+        if (value !== undefined) state[name] = value;
+      }
+      return state;
+    },
+    toTexts(state) {
+      const isSet = ([name, value]) => JSON.stringify(value) !== JSON.stringify(empty[name]);
+      return Object.fromEntries(Object.entries(state).filter(isSet).map(([name, value]) => [name, (writers[name] ?? String)(value ?? "")]));
+    },
   };
 }
 
-/** The entries of a state that are not empty, as texts. */
-export function toTexts(state) {
-  const walk = state.walk.map(({ head, query, key }) => `${head}.${query}.${key}`).join(",");
-  const texts = { ...EMPTY, ...state, walk: walk || EMPTY.walk };
-  const names = Object.keys(EMPTY).filter((name) => texts[name] !== EMPTY[name] && texts[name] !== null);
-  return Object.fromEntries(names.map((name) => [name, String(texts[name])]));
-}
+const wholeNumber = (text) => (/^\d{1,15}$/.test(text) ? Number(text) : undefined);
+const oneOf = (pattern) => (text) => (pattern.test(text) ? text : undefined);
+
+/** How the state of the viewer is written. */
+export const viewCodec = codecOf(EMPTY, {
+  step: wholeNumber,
+  token: wholeNumber,
+  view: oneOf(/^shares$/),
+  compare: oneOf(/^(step|run|role|head):/),
+  walk: (text) => [...text.matchAll(/(L(?:0|[1-9]\d*)H(?:0|[1-9]\d*))\.(\d+)\.(\d+)/g)].slice(0, MAX_WALK)
+    .map(([, head, query, key]) => ({ head, query: Number(query), key: Number(key) })),
+}, { walk: (walk) => walk.map(({ head, query, key }) => `${head}.${query}.${key}`).join(",") });
 
 // ---- Addresses: where a state is written -------------------------------------------------------
 
 const DELAY = 300; // ms; browsers limit how often a page may change its URL
-const MAX_WALK = 50; // edges
-
 /** Keeps states in a window's URL after "#", as name=value&name=value. Each name starts with `prefix`,
     and all entries without it are left unchanged. `codec` converts a state to texts and back. */
-export function createAddress(owner, prefix = "", codec = { fromTexts, toTexts }) {
+export function createAddress(owner, prefix = "", codec = viewCodec) {
   let timer = 0;
   let written = null;
 

@@ -6,8 +6,7 @@ import { DATA as TEXTS } from "./texts.js";
 export class DataError extends Error {}
 
 const CACHE_BYTES = 256 * 2 ** 20;
-const MAX_PART_BYTES = 256 * 2 ** 20;
-const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f2: Uint16Array, f4: Float32Array };
+const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f2: Float16Array, f4: Float32Array };
 
 /** The answer of a server. An error becomes the line that the server says, or one of `texts`. */
 export async function answered(request, { noAnswer, refused }) {
@@ -65,17 +64,16 @@ export function createStore(source) {
     parts.delete(key);
     parts.set(key, entry);
     let held = [...parts.values()].reduce((sum, { bytes }) => sum + bytes, 0);
-    for (const [oldest, other] of parts) {
-      if (held <= CACHE_BYTES || other === entry) break;
+    for (const [oldest, { bytes }] of parts) {
+      if (held <= CACHE_BYTES) break; // as soon as one part is left
       parts.delete(oldest);
-      held -= other.bytes;
+      held -= bytes;
     }
     return entry.promise;
   }
 
   function requested(key, arrays) {
     const size = arrays.reduce((sum, [, dtype, shape]) => sum + product(shape) * TYPES[dtype].BYTES_PER_ELEMENT, 0);
-    if (size > MAX_PART_BYTES) throw new DataError(TEXTS.tooLarge(Math.round(size / 2 ** 20)));
     const promise = source.part(key).then((data) => inflate(data, size)).then((bytes) => decode(bytes, arrays));
     promise.catch(() => parts.delete(key)); // it is asked for again
     return { bytes: size, promise };
@@ -120,7 +118,7 @@ export function decode(bytes, arrays) {
     const from = at;
     at += product(shape) * TYPES[dtype].BYTES_PER_ELEMENT;
     const data = new TYPES[dtype](bytes.slice(from, at).buffer);
-    return [name, { shape, data: dtype === "f2" ? Float32Array.from(data, half) : data }];
+    return [name, { shape, data }];
   }));
 }
 
@@ -132,14 +130,6 @@ export function shaped(arrays, name, ...shape) {
 }
 
 export const damaged = (why) => new DataError(TEXTS.damaged(why));
-
-/** A number of 16 bits (IEEE 754): not every browser has Float16Array. */
-function half(bits) {
-  const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
-  const size = exponent === 31 ? (fraction ? NaN : Infinity)
-    : exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
-  return bits >> 15 ? -size : size;
-}
 
 /** A history that was fetched again. If it, or its labels, did not change, returns the old object, so
     that the viewer does not build its elements again. */

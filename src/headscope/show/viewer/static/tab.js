@@ -23,19 +23,15 @@ export async function render() {
   });
 
   let selected = null; // the runs that TensorBoard selects; null if it does not say so
-  let known = []; // all runs with data
-  const isShown = ({ name }) => selected === null || selected.has(name);
   const select = (names) => {
-    const shown = () => JSON.stringify(known.filter(isShown).map(({ name }) => name));
-    const before = shown();
     selected = Array.isArray(names) && names.length > 0 ? new Set(names) : null;
-    if (shown() !== before) viewer.refresh();
+    viewer.refresh();
   };
   const store = createStore({
     async runs() {
-      known = (await json("runs")).runs;
-      const shown = known.filter(isShown);
-      if (known.length > 0 && shown.length === 0) throw new DataError(DATA.notSelected);
+      const { runs } = await json("runs");
+      const shown = runs.filter(({ name }) => selected === null || selected.has(name));
+      if (runs.length > 0 && shown.length === 0) throw new DataError(DATA.notSelected);
       return shown;
     },
     history: (run, text) => json("history", { run, text }),
@@ -44,8 +40,7 @@ export async function render() {
   // TensorBoard keeps entries p.<plugin>.<name> in its URL after "#".
   const address = createAddress(outerWindow() ?? window, "p.headscope.");
   const viewer = createViewer(document.body, { store, address, title: COMMON.title });
-  const ask = connect({ "experimental.DataReloaded": () => viewer.refresh(), "experimental.RunsChanged": select });
-  ask("experimental.GetRuns").then(select);
+  connect({ DataReloaded: () => viewer.refresh(), RunsChanged: select, GetRuns: select });
   await viewer.refresh();
   window.focus(); // so that the arrow keys work without a click
   setInterval(() => {
@@ -53,26 +48,16 @@ export async function render() {
   }, POLL);
 }
 
-/** Connects to TensorBoard, with the messages of its version 2.21. `listeners` are functions by message type.
-    Returns `ask(type)`, which sends a message and resolves to the answer. Without TensorBoard, there is none. */
-export function connect(listeners) {
+/** Connects to TensorBoard, with the messages of its version 2.21, and asks for the selected runs. `listeners` are
+    functions of the payload by message type, for messages and for the reply. */
+function connect(listeners) {
   const { port1: port, port2: theirs } = new MessageChannel();
-  const waiting = new Map();
-  let sent = 0;
+  const send = (message) => port.postMessage(JSON.stringify({ payload: null, error: null, ...message }));
   port.onmessage = ({ data }) => {
     const { type, id, payload, isReply } = JSON.parse(data);
-    if (isReply) {
-      waiting.get(id)?.(payload);
-      waiting.delete(id);
-    } else {
-      listeners[type]?.(payload);
-      port.postMessage(JSON.stringify({ type, id, payload: null, error: null, isReply: true }));
-    }
+    listeners[type.replace("experimental.", "")]?.(payload);
+    if (!isReply) send({ type, id, isReply: true });
   };
   window.parent.postMessage("experimental.bootstrap", "*", [theirs]);
-  return (type) => new Promise((resolve) => {
-    waiting.set(sent, resolve);
-    port.postMessage(JSON.stringify({ type, id: sent, payload: null, error: null, isReply: false }));
-    sent += 1;
-  });
+  send({ type: "experimental.GetRuns", id: 0, isReply: false });
 }

@@ -11,7 +11,6 @@ export function createText(parent, actions) {
   let labels = null;
   let tokens = [];
   const ends = []; // the last elements of the tokens
-  const looks = []; // how the tokens look
   let reachable = 0; // the token that the Tab key reaches
 
   function build(model) {
@@ -28,7 +27,6 @@ export function createText(parent, actions) {
       ends[number] = label.endsWith("⏎") ? make(box, "br") : token;
       return token;
     });
-    looks.length = same;
     reach(Math.max(0, Math.min(focused < 0 ? 0 : focused, tokens.length - 1)));
     if (focused >= 0) tokens[reachable].focus({ preventScroll: true });
   }
@@ -71,14 +69,10 @@ export function createText(parent, actions) {
       tokens.forEach((token, number) => {
         const { back = "", text = "" } = (number <= query ? shades.looks : shades.looked)[number] ?? {};
         const marked = number === query ? "own" : number === key ? "other" : "";
-        const kept = number === model.kept;
-        const look = [back, text, marked, kept].join();
-        if (looks[number] === look) return;
-        looks[number] = look;
         token.style.backgroundColor = back;
         token.style.color = text;
         token.className = marked;
-        token.setAttribute("aria-pressed", kept);
+        token.setAttribute("aria-pressed", number === model.kept);
       });
       writeLegend(model, query);
     },

@@ -11,6 +11,9 @@ export const COMMON = {
   pageTitle: "Attention heads",
   step: (step) => (step === null ? "imported" : `step ${step.toLocaleString(LOCALE)}`), // null: it is unknown
   minus: "minus",
+  working: "working …",
+  why: "Why there?",
+  since: "Since which step?",
 };
 
 export const HELP = {
@@ -45,7 +48,6 @@ export const DATA = {
   noAnswer: "TensorBoard does not answer. Is it still running?",
   refused: (status) => `TensorBoard answered with the error ${status}.`,
   notSelected: "None of the runs that TensorBoard selects has attention data.",
-  tooLarge: (mebibytes) => `This snapshot is too large to show: ${mebibytes.toLocaleString(LOCALE)} MiB per layer.`,
   damaged: (why) => `The data of this step is damaged: ${why}.`,
   notWeights: "weights are not from 0 to 1",
   unknownTokens: "it names unknown tokens",
@@ -137,7 +139,6 @@ export const STATUS = {
 export const MAP = {
   title: "Attention map",
   about: "One row per query, one column per key. Click a cell to see why the head looks there.",
-  why: "Why there?",
   weight: "attention weight",
   share: "share of the weight without the first token",
   scale: (what) => `${what}, square-root scale`,
@@ -155,7 +156,6 @@ export const LINES = {
 };
 
 export const WHY = {
-  title: "Why there?",
   walk: "A step of the walk from head to head",
   close: "×",
   closes: "Close (Esc)",
@@ -196,7 +196,6 @@ export const WHY = {
   rest: "all other pairs",
   byStep: "The pair that adds most to the same score at each kept step:",
   follow: (head, token) => `why ${head} looks where it looks at “${token}”`,
-  since: "Since which step?",
 };
 
 export const METRICS = {
@@ -209,7 +208,6 @@ export const METRICS = {
 
 export const ELSEWHERE = {
   title: (head) => `What ${head} does elsewhere`,
-  working: "working …",
   measured: (texts) => `Found in ${texts}. The framed token looks at the coloured one; a stronger colour is a larger weight.`,
   kinds: {
     weight: ["Strongest by weight", "The largest attention weights of this head, in different windows."],
@@ -296,7 +294,6 @@ export const EXPLORE = {
   shown: "model",
   slider: "step",
   otherModel: "another model",
-  working: "working …",
   about: ({ parameters, layers, heads, block_size, vocab_size, path }) => [
     count(parameters, "parameter"), count(layers, "layer"), `${count(heads, "head")} each`,
     `reads ${count(block_size, "token")}`, `knows ${count(vocab_size, "token")}`, path].join(" · "),
@@ -318,7 +315,6 @@ export const EXPLORE = {
     `Of the heads, ${head} holds it back most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`,
   noneDecides: (head, by, before, after) => `No single head decides${
     before === after ? "." : `: ${before} → ${after} with ${head} ${EXPLORE.switchedBy[by]}.`}`,
-  since: "Since which step?",
   ofPart: "part",
   firstPart: "the first one at each step",
   atStep: (step, token, part, by, before, after) =>
@@ -332,7 +328,6 @@ export const EXPLORE = {
   layer: (layer) => `layer ${layer}`,
   allOn: "all on",
   switchOn: (head) => `switch ${head} on`,
-  more: (number) => ` and ${number} more`,
   effect: (heads, token, before, after, change) => [`With ${heads}, “`, token, "” ",
     before === after ? `stays at ${before}.` : `${change < 0 ? "falls" : "rises"} from ${before} to ${after}.`],
   first: (token, share) => [" Now “", token, `” is the most likely token, with ${share}.`],

@@ -66,7 +66,6 @@ export function createTimeline(parent, actions) {
     drawLoss(context, current, loss);
     drawSteps(context, current, axis);
     drawStrips(context, current, strips);
-    cursor.style.height = other.style.height = `${height - 10}px`;
   }
 
   function drawTop() {
@@ -143,12 +142,6 @@ export function createTimeline(parent, actions) {
     showTip(event);
   });
   chart.addEventListener("pointerleave", () => { tip.hidden = true; });
-  chart.addEventListener("keydown", (event) => {
-    const to = { Home: 0, End: steps().length - 1 }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    actions.move(to);
-  });
 
   function moveToTyped() {
     const wanted = field.value.replace(/\D/g, "");
@@ -177,7 +170,6 @@ export function createTimeline(parent, actions) {
     play.textContent = on ? TEXTS.pause : TEXTS.play;
     if (on && isLast()) actions.move(0);
   }
-  setPlaying(false);
 
   // ---- What the model says -----------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import { createText } from "./text.js";
 import { COMMON, VIEWER as TEXTS } from "./texts.js";
 import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
+import { row, strongest } from "./weights.js";
 import { createWhy } from "./why.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
@@ -131,10 +132,12 @@ export function createViewer(root, options) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !shown.model) return;
     if (event.target.closest?.("select, input, textarea") || header.querySelector("dialog[open]")) return;
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (by && shown.model.history.steps.length > 1) {
+    const { index, history: { steps } } = shown.model;
+    const ends = event.target.closest?.(".chart") ? { Home: 0, End: steps.length - 1 } : {};
+    const to = { ArrowLeft: index - 1, ArrowRight: index + 1, ...ends }[event.key];
+    if (to !== undefined && steps.length > 1) {
       event.preventDefault();
-      move(shown.model.index + by);
+      move(to);
     } else if (event.key === "Escape") {
       hovered = null;
       change(shown.model.edge ? { walk: [] } : { token: null });
@@ -203,6 +206,11 @@ export function createViewer(root, options) {
       return null;
     });
     if (rendering < painted.rendering) return;
+    if (complete?.edge?.key === null) { // the walk goes on to the key with the largest weight
+      const [[key] = [complete.edge.query]] = strongest(row(complete.own, complete.edge.query), 1);
+      if (isNewest()) follow([...state.walk.slice(0, -1), { ...complete.edge, key }]);
+      return;
+    }
     painted = { rendering, model: complete };
     main.classList.toggle("without-weights", !complete);
     if (!complete) return;
@@ -239,7 +247,7 @@ export function createViewer(root, options) {
   });
   address.onChange((changed) => change({ ...changed, head: changed.head ?? state.head }));
   const resized = new ResizeObserver(oncePerFrame(() => {
-    for (const panel of [timeline, grid, predicted, map, lines, reasons]) panel.resize();
+    for (const panel of [timeline, grid, map, lines]) panel.resize();
   }));
   for (const element of [root, overview]) resized.observe(element); // the panel Why hides what is in it
   return { refresh, change };

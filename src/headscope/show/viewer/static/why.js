@@ -1,19 +1,16 @@
 // Why a head looks from a query to a key: how the weight is computed, and which parts of both tokens make the
 // score high. A click on a part that is a head explains why this head looks where it looks, and so on.
 
-import { drawText, sizedInCss } from "./canvas.js";
 import { button, explainControl, make } from "./dom.js";
 import { addShare, list, signed } from "./next.js";
 import { differenceText, stepText } from "./scales.js";
-import { WHY as TEXTS } from "./texts.js";
+import { COMMON, WHY as TEXTS } from "./texts.js";
 import { row, strongest } from "./weights.js";
 
 const KEYS = 6; // that are listed
 const PLACES = 4; // distances that are listed, besides that of the key
 const HARDLY = 0.5; // a head hardly looks at a key with less than this share of the mean weight
 const SMALL = 0.005; // a sum that is shown as zero
-const ROW = 34; // height of the bars of a vector, in pixels
-const LABEL = 74; // width of the label beside them
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const isHead = (part) => /^L\d+H\d+$/.test(part);
@@ -21,7 +18,7 @@ const isHead = (part) => /^L\d+H\d+$/.test(part);
 /** `explanationOf(model, edge)` resolves to the answer of the server, or null where there is no model. If `steps`
     is given, `steps.list()` are the kept steps {step, name}, and `steps.why(name, edge)` explains an edge at one. */
 export function createWhy(parent, actions, explanationOf = () => null, steps = null) {
-  const section = make(parent, "section", { class: "card why-card", "aria-label": TEXTS.title, hidden: "" });
+  const section = make(parent, "section", { class: "card why-card", "aria-label": COMMON.why, hidden: "" });
   const trail = make(section, "nav", { class: "buttons", "aria-label": TEXTS.walk });
   const heading = make(section, "h3", { tabindex: -1 });
   const problem = make(section, "p", { class: "quiet", role: "status" });
@@ -37,13 +34,13 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   const relative = make(partsBox, "p", { class: "quiet" });
   const places = make(partsBox, "p");
   const placeRows = make(partsBox, "div", { class: "rows" });
-  const since = button(partsBox, TEXTS.since, () => listSteps(current));
+  const since = button(partsBox, COMMON.since, () => listSteps(current));
   const byStep = make(partsBox, "p", { hidden: "" }, TEXTS.byStep);
   const stepRows = make(partsBox, "div", { class: "rows by-step" });
   const calculation = make(body, "div", { class: "calculation" });
   const scoreBox = block(calculation, TEXTS.score);
   const multiplied = make(scoreBox, "p");
-  const canvas = make(scoreBox, "canvas", { role: "img", "aria-label": TEXTS.bars });
+  const vectors = make(scoreBox, "div", { class: "vectors", role: "img", "aria-label": TEXTS.bars });
   const summed = make(scoreBox, "p");
   const weightBox = block(calculation, TEXTS.weight);
   const softmax = make(weightBox, "p");
@@ -52,7 +49,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   const moved = make(valueBox, "p");
   const raised = make(valueBox, "div", { class: "rows" });
   let asked = null; // the question that is asked, or that the panel answers
-  let current = null; // the model and the answer that are shown
+  let current = null; // the model and the edge that are shown
 
   function showTrail({ state: { walk }, labels }) {
     trail.replaceChildren();
@@ -67,7 +64,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   }
 
   function draw(model, edge, answer) {
-    current = { model, edge, answer };
+    current = { model, edge };
     const { labels, history } = model;
     const [query, key] = [edge.query, edge.key].map((token) => () => {
       const name = make(null, "bdi", { class: "token-name" }, labels[token]);
@@ -86,7 +83,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
       const { q, k, scale, position_bias: bias, scores } = answer;
       const sum = q.reduce((total, value, i) => total + value * k[i], 0);
       multiplied.replaceChildren(...TEXTS.multiplied(query(), key(), q.length));
-      drawBars(model.theme, answer);
+      showVectors(answer);
       summed.replaceChildren(...TEXTS.summed(differenceText(sum), scale.toFixed(3), bias && differenceText(bias),
         differenceText(scores[edge.key])));
     }
@@ -100,21 +97,17 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   }
 
   /** The query, the key and their products as bars, one for each dimension. */
-  function drawBars(theme, { q, k }) {
-    const context = sizedInCss(canvas, canvas.clientWidth, 3 * ROW);
-    const width = (canvas.clientWidth - LABEL) / q.length;
-    const vectors = [[q, theme.looks], [k, theme.looked], [q.map((value, i) => value * k[i]), null]];
-    vectors.forEach(([values, colour], number) => {
-      const middle = (number + 0.5) * ROW;
+  function showVectors({ q, k }) {
+    vectors.replaceChildren();
+    const products = q.map((value, i) => value * k[i]);
+    [q, k, products].forEach((values, number) => {
+      make(vectors, "span", { class: "quiet" }, TEXTS.vectors[number]);
+      const row = make(vectors, "div", { class: "vector" });
       const most = Math.max(...values.map(Math.abs)) || 1;
-      drawText(context, theme, TEXTS.vectors[number], 0, middle);
-      context.fillStyle = theme.rule;
-      context.fillRect(LABEL, middle, canvas.clientWidth - LABEL, 1);
-      values.forEach((value, i) => {
-        const height = (value / most) * (ROW / 2 - 3);
-        context.fillStyle = colour ?? (value > 0 ? theme.more : theme.less);
-        context.fillRect(LABEL + i * width, middle, Math.max(1, width - 1), -height);
-      });
+      for (const value of values) {
+        const look = ["looks", "looked", value > 0 ? "more" : "less"][number];
+        make(row, "i", { class: look }).style.setProperty("--value", value / most);
+      }
     });
   }
 
@@ -201,27 +194,16 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   return {
     /** Shows the last edge of the walk. */
     async paint(model) {
-      const { edge, history, own } = model;
+      const { edge, history } = model;
       section.hidden = !edge;
       if (!edge) {
         asked = null;
         return;
       }
-      if (edge.key === null) { // the key with the largest weight
-        asked = edge;
-        const [[strongestKey] = [edge.query]] = strongest(row(own, edge.query), 1);
-        const answer = await Promise.resolve(explanationOf(model, edge)).catch(() => null);
-        const key = answer?.key ?? strongestKey;
-        if (asked === edge) actions.follow([...model.state.walk.slice(0, -1), { ...edge, key }]);
-        return;
-      }
       showTrail(model);
       const question = [history, model.step.step, edge.head, edge.query, edge.key];
-      if (asked?.every?.((each, i) => each === question[i])) {
-        if (current?.answer?.pairs) drawBars(model.theme, current.answer); // the theme may be another one
-        return;
-      }
-      const isOther = asked?.slice?.(2).join() !== question.slice(2).join();
+      if (asked?.every((each, i) => each === question[i])) return;
+      const isOther = asked?.slice(2).join() !== question.slice(2).join();
       asked = question;
       section.classList.add("asking");
       const answer = await Promise.resolve(explanationOf(model, edge)).catch(({ message }) => ({ problem: message }));
@@ -233,9 +215,6 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
       heading.focus({ preventScroll: true });
       const { top } = section.getBoundingClientRect();
       if (top < 0 || top > 0.7 * innerHeight) section.scrollIntoView();
-    },
-    resize() {
-      if (!section.hidden && current?.answer?.pairs) drawBars(current.model.theme, current.answer);
     },
   };
 }
