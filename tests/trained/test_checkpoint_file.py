@@ -133,7 +133,7 @@ CONTENTS = [
     *(lambda data, key=key: {k: v for k, v in data.items() if k != key} for key in KEYS),
     *(entry(key, v) for key in KEYS for v in (None, 3.5, [], [["a", 1]])),
     entry("format", 9),  # in which scaled embeddings had another scale
-    *(entry("examples", v) for v in ("a", [1], ["a"] * 4, ["a" * 1001], ["\ud800"])),
+    *(entry("texts", v) for v in ("a", [1], ["a"] * 4, ["a" * 1001], ["\ud800"])),
     *(entry("step", v) for v in (-1, "7", 7.0, True, 2**60)),
     *(lambda data: "", lambda data: "{", lambda data: [data]),
     *(entry("tied", {"model.head.weight": other}) for other in ("model.x", [1])),

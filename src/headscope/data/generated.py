@@ -79,7 +79,7 @@ class Repeats(Generated):
         super().__init__(alphabet=alphabet, **ranges, characters=characters, seed=seed)
         self.alphabet, self.characters, self.seed = CHARACTERS[:alphabet], characters, seed
         one_copy = "QxBnEaPfL" if "V" in self.alphabet else self.alphabet[:9]
-        self.examples = (2 * one_copy,)
+        self.starting_texts = (2 * one_copy,)
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
         train = self._text(self.characters, mixed_seed(self.seed, 0))
@@ -115,7 +115,7 @@ class Modular(Generated):
             raise UserError(f"data.share={share} must be above 0 and below 1")
         super().__init__(prime=prime, share=share, seed=seed)
         self.prime, self.share, self.seed = prime, share, seed
-        self.examples = (f"{SYMBOLS[prime - 1]}{SYMBOLS[2]}=",)
+        self.starting_texts = (f"{SYMBOLS[prime - 1]}{SYMBOLS[2]}=",)
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
         random = Random(mixed_seed(self.seed, 0))
@@ -147,7 +147,7 @@ class Names(Generated):
             raise UserError(f"data.names={names} must be between 5 and {len(SYMBOLS)}")
         super().__init__(names=names, seed=seed)
         self.names, self.seed = SYMBOLS[:names], seed
-        self.examples = ("ETT=",) if "T" in self.names else ("abb=",)
+        self.starting_texts = ("ETT=",) if "T" in self.names else ("abb=",)
 
     def documents(self, wanted: Wanted = lambda split: True) -> Iterator[Document]:
         random = Random(mixed_seed(self.seed, 0))

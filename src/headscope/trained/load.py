@@ -34,5 +34,5 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedMode
         precision=stored.data["precision"],
         answers=stored.answers,
         digest=digest_of_checksums(stored.data["checksums"]),
-        texts=stored.data["examples"],
+        texts=stored.data["texts"],
     )

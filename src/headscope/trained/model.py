@@ -66,7 +66,7 @@ class TrainedModel:
     `model` is a `GPT` in evaluation mode. `tokenizer` and `config` are those of its run. `step` is
     the training step at which the file `path` was saved, and `precision` that of training, one of
     `PRECISIONS`. `answers` is what its losses count, if not all tokens. `digest` is a checksum of
-    the weights. `texts` are texts to begin with (see `Corpus.examples`).
+    the weights. `texts` are texts to begin with (see `Corpus.starting_texts`).
 
     Except `generate`, methods use the first `block_size` tokens of a text, with a warning.
     """

@@ -17,8 +17,8 @@ from headscope.config.parts import build_part
 from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus
 from headscope.data.encode import answers_of
-from headscope.data.examples import examples_of
 from headscope.data.module import TokenDataModule, validation_stride
+from headscope.data.starting_texts import starting_texts
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer_state import stored
 from headscope.errors import UserError
@@ -52,7 +52,7 @@ class Run:
     module: LanguageModel
     contents: dict[str, Any]
     """Plain data of each checkpoint (see `checkpoint.contents`). `added` is what a checkpoint does
-    not keep, by key or class, and `examples` are texts to begin with (see `Corpus.examples`)."""
+    not keep, by key or class, and `texts` are texts to begin with (see `Corpus.starting_texts`)."""
     trainer: Any  # lightning.Trainer, which does not declare all of its attributes
 
     @property
@@ -103,7 +103,7 @@ def build(
     store, precision = data.store, precision_of(config.trainer)
     contents = checkpoint.contents(config, store.tokenizer, store.name, precision, answers)
     contents["added"] += [type(each).__name__ for each in (*callbacks, *(loggers or ()))]
-    contents["examples"] = examples_of(corpus, store.tokenizer, store.validation)
+    contents["texts"] = starting_texts(corpus, store.tokenizer, store.validation)
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
     trainer = build_trainer(config, folder, every, logs, processes, contents)

@@ -103,7 +103,7 @@ def print_results(run: Run, summary: dict[str, Any]) -> None:
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))
     console = run.console
     samples = run.callback(Samples)
-    prompt = (samples and samples.prompt) or next(iter(run.contents["examples"]), "")
+    prompt = (samples and samples.prompt) or next(iter(run.contents["texts"]), "")
     if summary["steps"] < run.config.trainer.max_steps:
         stopping = run.callback(EarlyStopping)
         reason = "a callback has ended training"  # those of Lightning say why

@@ -38,7 +38,7 @@ LONG = "incomprehensibilities counterrevolutionaries "
 EXAMPLES = [
     text
     for name in ("sotu", "repeats", "names")
-    for text in build_part(training_config(f"data={name}").data, "data").examples
+    for text in build_part(training_config(f"data={name}").data, "data").starting_texts
 ]
 
 
@@ -75,7 +75,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         tmp_path_factory.mktemp("large"),
         "model.layers=8 model.heads=8 model.embed_dim=256 model.block_size=128",
     ).path
-    save(opened(found["large"]) | {"examples": ["We the people"]}, found["large"])
+    save(opened(found["large"]) | {"texts": ["We the people"]}, found["large"])
     tokenizer = bpe([LONG * 50], vocab_size=330)
     sizes = "model.layers=2 model.block_size=32 model.embed_dim=64"
     found["long"] = saved(tmp_path_factory.mktemp("long"), sizes, tokenizer).path
@@ -91,7 +91,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[text] = tmp_path_factory.mktemp(f"example_{number}")
         kept = found[text] / "checkpoints"
         best = saved(kept, "model.layers=4 model.heads=4 model.block_size=64", tokenizer).path
-        save(opened(best) | {"examples": [text]}, best)
+        save(opened(best) | {"texts": [text]}, best)
         copy_at_step(best, kept / "step_000003.safetensors", 3)
     return found
 

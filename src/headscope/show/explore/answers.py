@@ -18,7 +18,7 @@ from headscope.analysis.why import explanation
 from headscope.errors import UserError
 from headscope.nn.checks import token_ids
 from headscope.nn.loss import check_finite
-from headscope.show.explore.protocol import Deciders, Patch, Why, Write
+from headscope.show.explore.protocol import DecidersRequest, PatchRequest, WhyRequest, WriteRequest
 from headscope.show.explore.reader import Reader, Switches, encode, top
 from headscope.trained.generation import check_sampling
 from headscope.trained.generation.choose_token import check_chosen, choose_tokens, uniform_numbers
@@ -29,7 +29,7 @@ from headscope.trained.generation.tokens import Context
 class Explorer(Reader):
     """A `Reader` that also writes and patches."""
 
-    def write(self, request: Write) -> Iterator[dict[str, Any]]:
+    def write(self, request: WriteRequest) -> Iterator[dict[str, Any]]:
         """Yields one entry for each token that the model adds to a text, the same tokens as those
         of `generate`. With `skip`, the last `skip` tokens of the text were already written by the
         model, and it continues with the next random number. The text ends with the end-of-text
@@ -61,7 +61,7 @@ class Explorer(Reader):
                 return
 
     @torch.no_grad()
-    def deciders(self, request: Deciders) -> Iterator[dict[str, Any]]:
+    def deciders(self, request: DecidersRequest) -> Iterator[dict[str, Any]]:
         """Yields an entry for each layer. Its `rows` say how likely the token `target`, by default
         the most likely one, is without each part (see `Reading.deciders`). Raises UserError if the
         request does not fit the model."""
@@ -69,14 +69,14 @@ class Explorer(Reader):
         for rows in reading.deciders_by_layer(request.position, request.target, by=request.by):
             yield {"rows": rows}
 
-    def why(self, request: Why) -> dict[str, Any]:
+    def why(self, request: WhyRequest) -> dict[str, Any]:
         """How a head computes a weight, and why (see `headscope.analysis.why.explanation`). Raises
         UserError if the request does not fit the model."""
         _, _, reading = self.forward(request)
         return explanation(reading, request.head[:80], request.query, request.key)
 
     @torch.no_grad()
-    def patch(self, request: Patch) -> dict[str, Any]:
+    def patch(self, request: PatchRequest) -> dict[str, Any]:
         """What the model predicts after a text, after the other text, and after the text with the
         outputs of some heads copied from the other text. If the texts have different numbers of
         tokens, the answer has only the entry `problem`, which says so, and the tokens. Raises
@@ -136,7 +136,7 @@ class Explorer(Reader):
         }
 
 
-def prompt_length(every: list[int], request: Write) -> int:
+def prompt_length(every: list[int], request: WriteRequest) -> int:
     """The number of tokens before those that the model has written."""
     if request.skip >= len(every):
         raise UserError(f"skip={request.skip}: the text has {len(every)} tokens")

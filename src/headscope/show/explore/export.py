@@ -10,7 +10,7 @@ from headscope.analysis.rows import data_frame
 from headscope.analysis.why import explanation
 from headscope.show.explore.answers import Explorer, prompt_length
 from headscope.show.explore.models import OpenModel
-from headscope.show.explore.protocol import Export, Reading
+from headscope.show.explore.protocol import ExportRequest, SwitchedText
 from headscope.show.explore.reader import TOP, encode, likely
 from headscope.show.reading_page import shown_run
 from headscope.show.viewer.page import attention_page
@@ -23,20 +23,20 @@ Exported = tuple[str, str, str]
 """The name of a file, its content type, and its text."""
 
 
-def export(explorer: Explorer, request: Export) -> Exported:
+def export(explorer: Explorer, request: ExportRequest) -> Exported:
     """The file for a request. Raises UserError if the model cannot answer the request."""
     request = replace(request, target=explorer.read(request)["target"]["id"])
     return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
 
 
-def described(chosen: OpenModel, request: Reading) -> str:
+def described(chosen: OpenModel, request: SwitchedText) -> str:
     """The model and the switched heads in one line."""
     ways = (("off", request.zero), ("mean", request.mean), ("half", request.half))
     switched = [f"{head} {way}" for way, heads in ways for head in heads] or ["all heads on"]
     return ", ".join([f"{chosen.title} {step_name(chosen.loaded.known_step)}", *switched])[:200]
 
 
-def explained(explorer: Explorer, request: Export) -> list[dict[str, Any]]:
+def explained(explorer: Explorer, request: ExportRequest) -> list[dict[str, Any]]:
     """The explanations of the edges of the walk."""
     _, _, reading = explorer.forward(request)
     edges = ((edge.head[:80], edge.query, edge.key) for edge in request.walk)
@@ -44,7 +44,7 @@ def explained(explorer: Explorer, request: Export) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def page(explorer: Explorer, request: Export) -> Exported:
+def page(explorer: Explorer, request: ExportRequest) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
     runs, why = [], explained(explorer, request)
     first = explorer.models.get(request.model)
@@ -65,7 +65,7 @@ def page(explorer: Explorer, request: Export) -> Exported:
 
 
 @torch.no_grad()
-def table(explorer: Explorer, request: Export) -> Exported:
+def table(explorer: Explorer, request: ExportRequest) -> Exported:
     """A row for each token of the text, with its loss and the most likely tokens after it."""
     chosen, text, reading = explorer.forward(request)
     losses = [None, *reading.losses.tolist()]
@@ -79,7 +79,7 @@ def table(explorer: Explorer, request: Export) -> Exported:
     return "explore.csv", "text/csv", table.to_csv(index_label="position", float_format="%.7g")
 
 
-def code(explorer: Explorer, request: Export) -> Exported:
+def code(explorer: Explorer, request: ExportRequest) -> Exported:
     """A Python program that computes what the page shows."""
     chosen, parts = explorer.models.get(request.model), explorer.models.parts
     listed = [parts] if isinstance(parts, str) else parts

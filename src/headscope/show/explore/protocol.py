@@ -17,17 +17,17 @@ MAX_HEADS = 5_000
 
 
 @dataclass(kw_only=True)
-class Open:
+class OpenRequest:
     model: str = "this"
 
 
 @dataclass(kw_only=True)
-class Examples(Open):
+class ExamplesRequest(OpenRequest):
     head: str
 
 
 @dataclass(kw_only=True)
-class Reading(Open):
+class SwitchedText(OpenRequest):
     """A text or token ids, its model, and the heads that are off, at their mean, or at half."""
 
     text: str | None = None
@@ -48,7 +48,7 @@ class Sampling:
 
 
 @dataclass(kw_only=True)
-class Read(Reading, Sampling):
+class ReadRequest(SwitchedText, Sampling):
     position: int = -1
     target: Count | None = None
     also: list[Count] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Read(Reading, Sampling):
 
 
 @dataclass(kw_only=True)
-class Deciders(Reading):
+class DecidersRequest(SwitchedText):
     """The token `target` after the token at `position`, without each part of the model."""
 
     position: int = -1
@@ -74,12 +74,12 @@ class Edge:
 
 
 @dataclass(kw_only=True)
-class Why(Reading, Edge):
+class WhyRequest(SwitchedText, Edge):
     """How a head computes the weight of the query on the key, and where it comes from."""
 
 
 @dataclass(kw_only=True)
-class Write(Reading, Sampling):
+class WriteRequest(SwitchedText, Sampling):
     max_new_tokens: Annotated[int, 0, MAX_NEW_TOKENS] = 60
     seed: Count = 0
     skip: Annotated[int, 0, MAX_TEXT] = 0
@@ -94,7 +94,7 @@ class Copy:
 
 
 @dataclass(kw_only=True)
-class Patch(Reading):
+class PatchRequest(SwitchedText):
     other: str | None = None
     other_tokens: list[Count] | None = None
     copies: list[Copy] = field(default_factory=list)
@@ -104,18 +104,26 @@ class Patch(Reading):
 
 
 @dataclass(kw_only=True)
-class Export(Read, Write):
+class ExportRequest(ReadRequest, WriteRequest):
     """A file with what `read` shows. A page opens on `head`, and also has the model and the heads
     of `against`. It explains the edges of the `walk` from one head to another."""
 
     head: str | None = None
     walk: list[Edge] = field(default_factory=list)
     format: Literal["html", "csv", "python"]
-    against: Reading | None = None
+    against: SwitchedText | None = None
 
 
-KINDS = (Open, Examples, Read, Write, Deciders, Why, Patch, Export)
-REQUESTS: dict[str, type] = {kind.__name__.lower(): kind for kind in KINDS}
+REQUESTS: dict[str, type] = {
+    "open": OpenRequest,
+    "examples": ExamplesRequest,
+    "read": ReadRequest,
+    "write": WriteRequest,
+    "deciders": DecidersRequest,
+    "why": WhyRequest,
+    "patch": PatchRequest,
+    "export": ExportRequest,
+}
 
 
 def parse_request(name: str, data: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from headscope.analysis.ablation import ablated_heads, halved_heads, mean_outputs
 from headscope.analysis.activations import predict
 from headscope.analysis.head_outputs import parse_head
-from headscope.analysis.reading import Reading as TextReading
+from headscope.analysis.reading import Reading
 from headscope.analysis.snapshot import snapshot
 from headscope.data.labels import visible
 from headscope.data.tokenizer import CharTokenizer, splits_characters
@@ -21,7 +21,14 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
 from headscope.show.explore.models import Models, OpenModel
-from headscope.show.explore.protocol import VERSION, Examples, Open, Read, Reading, Sampling
+from headscope.show.explore.protocol import (
+    VERSION,
+    ExamplesRequest,
+    OpenRequest,
+    ReadRequest,
+    Sampling,
+    SwitchedText,
+)
 from headscope.show.reading_page import shown_run
 from headscope.trained import TrainedModel
 from headscope.trained.generation import check_sampling
@@ -67,7 +74,7 @@ def encode(loaded: TrainedModel, text: str | None, tokens: Sequence[int] | None)
 class Switches:
     """The heads that a request switches off, to their mean output on a text, or to half."""
 
-    def __init__(self, model: GPT, request: Reading, tokens: list[int]) -> None:
+    def __init__(self, model: GPT, request: SwitchedText, tokens: list[int]) -> None:
         """`tokens` are the text for the mean. Raises UserError for unknown or repeated heads."""
         self.model = model
         self.zero, self.mean, self.half = (
@@ -95,12 +102,12 @@ class Reader:
     def __init__(self, models: Models) -> None:
         self.models = models
 
-    def open(self, request: Open) -> dict[str, Any]:
+    def open(self, request: OpenRequest) -> dict[str, Any]:
         """The models that the page offers, and the description of one of them."""
         chosen = self.models.get(request.model)
         return {"protocol": VERSION, "models": self.models.listed, **chosen.describe()}
 
-    def examples(self, request: Examples) -> dict[str, Any]:
+    def examples(self, request: ExamplesRequest) -> dict[str, Any]:
         """What a head does elsewhere, with all heads on. Raises UserError if there is no such head,
         or if the validation split of the model is not here."""
         chosen = self.models.get(request.model)
@@ -108,7 +115,7 @@ class Reader:
         return chosen.examples[layer][head]
 
     @torch.no_grad()
-    def read(self, request: Read) -> dict[str, Any]:
+    def read(self, request: ReadRequest) -> dict[str, Any]:
         """A model's reading of a text: attention, losses and predictions, as docs/explore.md
         explains. Raises UserError if the model cannot answer the request."""
         check_sampling(max_new_tokens=0, **request.options())
@@ -141,7 +148,7 @@ class Reader:
             **likely(chosen, logits, request, request.also),
         }
 
-    def forward(self, request: Reading) -> tuple[OpenModel, Encoded, TextReading]:
+    def forward(self, request: SwitchedText) -> tuple[OpenModel, Encoded, Reading]:
         """The model and the text of a request, and the reading with the switched heads."""
         chosen = self.models.get(request.model)
         text = encode(chosen.loaded, request.text, request.tokens)

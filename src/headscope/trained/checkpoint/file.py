@@ -23,14 +23,14 @@ from torch import Tensor
 
 from headscope.config.parse import parse
 from headscope.config.training import PRECISIONS, TrainConfig
-from headscope.data.examples import MAX_BYTES, MAX_EXAMPLES
+from headscope.data.starting_texts import MAX_BYTES, MAX_TEXTS
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError, first_line
 from headscope.files import new_file
 from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 10
+FORMAT = 11
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"  # the only key: safetensors stores several keys in a random order
@@ -38,7 +38,7 @@ METADATA = "headscope"  # the only key: safetensors stores several keys in a ran
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # of weights
 
 DICTIONARIES = ("config", "tokenizer", "checksums", "tied")
-KINDS = {"added": list, "examples": list, "store": str, **dict.fromkeys(DICTIONARIES, dict)}
+KINDS = {"added": list, "texts": list, "store": str, **dict.fromkeys(DICTIONARIES, dict)}
 """Entries of the plain data, and their types."""
 
 
@@ -58,7 +58,7 @@ def contents(
         "store": store,
         "precision": precision,
         "answers": answers and asdict(answers),
-        "examples": [],  # a run replaces them
+        "texts": [],  # a run replaces them
     }
 
 
@@ -199,7 +199,6 @@ def plain_data(text: str | None) -> dict[str, Any]:
     data = json.loads(text[8:])
     if data["format"] != FORMAT:
         raise ValueError("it was written by another version of headscope")
-    data.setdefault("examples", [])  # older files have none
     for key, kind in KINDS.items():
         if type(data[key]) is not kind:
             raise ValueError(f"its entry {key} has the wrong type")
@@ -207,9 +206,9 @@ def plain_data(text: str | None) -> dict[str, Any]:
         raise ValueError(f"its step={str(data['step'])[:80]} is not a number of steps")
     if data["answers"] is not None:
         parse(Answers, data["answers"], "answers")
-    long = [text for text in data["examples"] if len(text.encode()) > MAX_BYTES]
-    if long or len(data["examples"]) > MAX_EXAMPLES:
-        raise ValueError("its examples are too many, or too long")
+    long = [text for text in data["texts"] if len(text.encode()) > MAX_BYTES]
+    if long or len(data["texts"]) > MAX_TEXTS:
+        raise ValueError("its texts are too many, or too long")
     if data["precision"] not in PRECISIONS:
         raise ValueError(f"its precision={str(data['precision'])[:80]} is unknown")
     return data

@@ -9,7 +9,7 @@ from headscope.data.corpus import Corpus
 from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
 
-MAX_EXAMPLES, MAX_BYTES = 3, 1000
+MAX_TEXTS, MAX_BYTES = 3, 1000
 SHORTEST, LONGEST = 12, 24
 """The number of tokens of a text from the validation split, if possible."""
 SENTENCE = re.compile(r"\w{4}[.!?]\s+(?=[^\Wa-z])|[\u3002\uff01\uff1f]\s*(?=\w)|\n\s*\n(?=\S)")
@@ -17,15 +17,15 @@ SENTENCE = re.compile(r"\w{4}[.!?]\s+(?=[^\Wa-z])|[\u3002\uff01\uff1f]\s*(?=\w)|
 WORD_END = re.compile(r"\w(?=\s)|[\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fef]")
 
 
-def examples_of(corpus: Corpus, tokenizer: Tokenizer, validation: np.ndarray) -> list[str]:
-    """The examples of the corpus that the tokenizer can encode. If the corpus names none, the
+def starting_texts(corpus: Corpus, tokenizer: Tokenizer, validation: np.ndarray) -> list[str]:
+    """The starting texts of the corpus that the tokenizer can encode. If the corpus names none, the
     beginning of a sentence in the validation tokens (N,), up to the end of a word."""
-    examples = []
-    for text in corpus.examples or [sentence_in(validation[:2048], tokenizer)]:
+    texts = []
+    for text in corpus.starting_texts or [sentence_in(validation[:2048], tokenizer)]:
         with suppress(UserError):  # a character is not in the vocabulary
             if tokenizer.encode_prompt(text) and len(text.encode()) <= MAX_BYTES:
-                examples.append(text)
-    return examples[:MAX_EXAMPLES]
+                texts.append(text)
+    return texts[:MAX_TEXTS]
 
 
 def sentence_in(tokens: np.ndarray, tokenizer: Tokenizer) -> str:

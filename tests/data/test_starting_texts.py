@@ -12,8 +12,8 @@ from test_generated import corpus
 
 from headscope.data import encode
 from headscope.data.corpus import Sotu, TinyShakespeare
-from headscope.data.examples import examples_of
 from headscope.data.own_files import TextFiles
+from headscope.data.starting_texts import starting_texts
 from headscope.data.tokenizer import bpe, byte, char, splits_characters
 
 ENGLISH = "Mr. Brown went home. Anna had a red ball, and gave it to Tom. Then Tom ran away. " * 99
@@ -32,7 +32,7 @@ def test_a_text_of_the_validation_split_begins_with_a_sentence_and_ends_with_a_w
     documents, before, after = OWN[own]
     tokenizer = MAKERS[name](documents)
     each = [[tokenizer.end_of_text, *tokenizer.encode(document)] for document in documents]
-    [text] = examples_of(TextFiles(path=__file__), tokenizer, np.concatenate(each))
+    [text] = starting_texts(TextFiles(path=__file__), tokenizer, np.concatenate(each))
     found = re.compile(f"({before}){re.escape(text)}{after}", re.MULTILINE)
     assert found.search("\n".join(documents)), text
     assert own in ("rows", "code") or 12 <= len(tokenizer.encode(text)) <= 24
@@ -42,10 +42,12 @@ def test_the_tokenizer_of_a_built_in_corpus_knows_its_examples():
     keys = [("repeats", "alphabet", 2), ("repeats", "alphabet", 47), ("names", "names", 5)]
     changed = [corpus(name, **{key: value}) for name, key, value in keys]
     for built in (*changed, *map(corpus, ("sotu", "repeats", "names", "modular"))):
-        found = examples_of(built, char(texts(built)[0]), np.array([]))
-        assert found == [*built.examples] != []
-    assert examples_of(TinyShakespeare(), byte([]), np.array([])) == [*TinyShakespeare.examples]
-    assert examples_of(Sotu(), char(["My felowctizns"]), np.array([])) == ["My fellow citizens"]
+        found = starting_texts(built, char(texts(built)[0]), np.array([]))
+        assert found == [*built.starting_texts] != []
+    assert starting_texts(TinyShakespeare(), byte([]), np.array([])) == [
+        *TinyShakespeare.starting_texts
+    ]
+    assert starting_texts(Sotu(), char(["My felowctizns"]), np.array([])) == ["My fellow citizens"]
 
 
 def test_a_tokenizer_with_more_tokens_than_characters_splits_them():
