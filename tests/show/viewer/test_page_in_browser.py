@@ -97,6 +97,8 @@ def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
         labels = [page.one(f".{axis} .here") for axis in ("down", "across")]
         found = [each.get_attribute("textContent") for each in labels]
         assert found == [SHOWN[query], SHOWN[key]]
+    page.resize(1000)  # the labels are written again
+    assert [page.one(f".{axis} .here").get_attribute("textContent") for axis in ("down", "across")]
 
 
 def test_a_click_or_enter_keeps_a_token_while_heads_and_steps_change_until_escape(page):

@@ -79,6 +79,13 @@ export function createMap(parent, actions) {
       picture(triangle, tokens, sideOf(canvases[number]), number === 0 ? scale : WEIGHTS));
     draw();
     for (const axis of [down, across]) labelAxis(axis, current.labels, main.clientWidth);
+    mark();
+  }
+
+  /** Marks the labels of the query and the key. */
+  function mark() {
+    labelPointed(down, current.labels, pointed.query);
+    labelPointed(across, current.labels, pointed.key);
   }
 
   return {
@@ -101,8 +108,7 @@ export function createMap(parent, actions) {
       pointed = what;
       if (!current) return;
       draw();
-      labelPointed(down, current.labels, pointed.query);
-      labelPointed(across, current.labels, pointed.key);
+      mark();
     },
     resize: drawAll,
   };
