@@ -97,8 +97,9 @@ def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
         labels = [page.one(f".{axis} .here") for axis in ("down", "across")]
         found = [each.get_attribute("textContent") for each in labels]
         assert found == [SHOWN[query], SHOWN[key]]
-    page.resize(1000)  # the labels are written again
-    assert [page.one(f".{axis} .here").get_attribute("textContent") for axis in ("down", "across")]
+    page.click(page.tokens[2])
+    page.open_head(1)  # the labels are written again
+    assert page.one(".down .here").get_attribute("textContent") == SHOWN[2]
 
 
 def test_a_click_or_enter_keeps_a_token_while_heads_and_steps_change_until_escape(page):
@@ -347,7 +348,8 @@ def test_every_metric_has_its_uniform_value_and_an_explanation(page):
     rows = page.all(".metrics-card tbody tr")
     assert [row.is_displayed() for row in rows].count(True) == 3
     page.script("document.querySelector('.metrics-card .fold').click()")
-    for row, (name, uniform_value) in zip(rows, history["uniform"].items(), strict=True):
+    uniform = history["steps"][-1]["uniform"].items()
+    for row, (name, uniform_value) in zip(rows, uniform, strict=True):
         *words, value, even = row.text.split()
         assert words == name.split("_")
         assert float(value) == pytest.approx(metrics[name][0], rel=0.01, abs=0.001)
