@@ -98,7 +98,8 @@ def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):
         found = [each.get_attribute("textContent") for each in labels]
         assert found == [SHOWN[query], SHOWN[key]]
     page.click(page.tokens[2])
-    page.open_head(1)  # the labels are written again
+    page.resize(1000)  # the labels are written again
+    page.script("return new Promise((done) => { setTimeout(done, 300) })")
     assert page.one(".down .here").get_attribute("textContent") == SHOWN[2]
 
 
