@@ -206,8 +206,8 @@ training/head_plan.py
 > training/callbacks/test_head_watch.py::test_heads_are_also_measured_where_planned_steps_are_far_apart
 training/callbacks/saving.py
 # best.safetensors has no record
-- best_and_last = (self.folder / f"{name}.safetensors" for name in ("best", "last"))
-+ best_and_last = (self.folder / f"{name}.safetensors" for name in ("last",))
+- best_and_last = (self.folder / f"{name}{SUFFIX}" for name in ("best", "last"))
++ best_and_last = (self.folder / f"{name}{SUFFIX}" for name in ("last",))
 > test_one_name.py::test_best_and_last_have_a_record_of_the_steps_they_saved
 analysis/direct_effects.py
 # LayerNorm's subtraction of the mean is forgotten

@@ -16,6 +16,7 @@ from headscope.errors import UserError
 from headscope.stop import Interrupted, StopSignals
 from headscope.trained import load
 from headscope.trained.checkpoint import read, steps_of
+from headscope.trained.checkpoint.file import SUFFIX
 from headscope.trained.records import add_records, digest_of_checksums, entries_in, write_entries
 from headscope.training.callbacks.steps import MEGABYTE, evenly_chosen, spread_steps
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
@@ -74,7 +75,7 @@ class CheckpointSaver(Checkpoint):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self.folder = Path(trainer.default_root_dir) / "checkpoints"
         ours = isinstance(trainer.strategy.checkpoint_io, SafetensorsIO)
-        self.suffix = ".safetensors" if ours else ".ckpt"
+        self.suffix = SUFFIX if ours else ".ckpt"
         if trainer.world_size > 1 and not self.cpu_group:
             self.cpu_group = torch.distributed.new_group(backend="gloo")
         if stage == "fit":
@@ -185,19 +186,24 @@ class CheckpointSaver(Checkpoint):
             file = self.folder / f"step_{trainer.global_step:06}{self.suffix}"
             with pl_module.timer.paused():
                 trainer.save_checkpoint(file, weights_only=True)
-                if trainer.is_global_zero and pl_module.heads.measures:
+                if self._records(trainer, pl_module):
                     add_records(self.folder, [pl_module.heads.record(pl_module)])
+
+    def _records(self, trainer: Any, pl_module: Any) -> bool:
+        """Whether this process keeps the records of the checkpoints. Lightning's own have none."""
+        writes = trainer.is_global_zero and not trainer.fast_dev_run
+        return writes and pl_module.heads.measures and self.suffix == SUFFIX
 
     def _record_heads(self, trainer: Any, pl_module: Any) -> None:
         """Measures the heads of the checkpoints without a record, at the end. Removes the records
         of files that are gone."""
-        plan = pl_module.heads
-        if not plan.measures or not trainer.is_global_zero or trainer.fast_dev_run:
+        if not self._records(trainer, pl_module):
             return
+        plan = pl_module.heads
         before, entries = entries_in(self.folder), {}
         if plan.latest:
             before[plan.latest.digest] = plan.latest.stored()
-        best_and_last = (self.folder / f"{name}.safetensors" for name in ("best", "last"))
+        best_and_last = (self.folder / f"{name}{SUFFIX}" for name in ("best", "last"))
         # Without a record, heads are measured when a checkpoint is opened.
         with suppress(OSError, torch.OutOfMemoryError), pl_module.timer.paused():
             for file in (*best_and_last, *steps_of(self.folder).values()):
