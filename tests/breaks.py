@@ -196,8 +196,8 @@ trained/model.py
 + tokens, used = self.text_to_measure()[0], source
 > show/explore/test_answers.py::test_heads_are_measured_while_the_page_is_shown
 # what is measured after a kill is named by default thresholds
-- {"thresholds": thresholds_in(self.path.parent), "own": metrics}
-+ {"thresholds": None, "own": metrics}
+- options = {**settings_in(self.path.parent, self.model), "own": metrics}
++ options = {"own": metrics}
 > test_one_name.py::test_a_run_has_one_name_per_head_by_its_own_thresholds
 training/head_plan.py
 # heads are not measured at the steps that the run keeps

@@ -227,6 +227,16 @@ def test_heads_json_with_what_nobody_can_show_counts_as_damaged(run, tmp_path, c
     assert len(in_page(loaded)) == len(in_explore(tmp_path / "run"))
 
 
+def test_a_checkpoint_without_a_record_is_measured_as_those_of_its_run(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
+    folder = Path(shutil.copytree(run, tmp_path / "run")) / "checkpoints"
+    [(digest, entry), *others] = records.entries_in(folder).items()
+    records.write_entries(folder, {digest: entry | {"windows": 3}})
+    found = [headscope.load(file).record() for file in folder.glob("*.safetensors")]
+    assert {record.digest for record in found} == {digest, *dict(others)}
+    assert {record.windows for record in found} == {3}
+
+
 def test_a_metric_that_is_not_a_number_stays_one(run, tmp_path):
     loaded = headscope.load(run)
     stored = loaded.record().stored()

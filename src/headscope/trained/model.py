@@ -49,7 +49,7 @@ from headscope.trained.records import (
     add_records,
     cache_folder,
     record_in,
-    thresholds_in,
+    settings_in,
 )
 
 Text = str | Sequence[int]
@@ -199,10 +199,9 @@ class TrainedModel:
         if known and not (metrics or windows):
             return known
         tokens, used = (text.tokens, source or VALIDATION) if text else self.text_to_measure()
-        options: Any = {"thresholds": thresholds_in(self.path.parent), "own": metrics}
-        recorder = HeadRecorder(
-            self.model, self.tokenizer, tokens, used, windows=windows, **options
-        )
+        options = {**settings_in(self.path.parent, self.model), "own": metrics}
+        options |= {"windows": windows} if windows else {}
+        recorder = HeadRecorder(self.model, self.tokenizer, tokens, used, **options)
         whole = self.rebuilt()  # without what is switched off now
         record = recorder.record(whole, digest=self.digest, step=self.known_step, track=track)
         if not (metrics or windows):

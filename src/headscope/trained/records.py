@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.record import HeadRecord, record_from, record_of
 from headscope.analysis.tokens import classify_vocabulary
-from headscope.config.parse import parse
 from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import spread_windows
 from headscope.files import json_text, read_json, write_atomically
@@ -115,9 +113,9 @@ def record_in(folder: Path, digest: str, model: GPT) -> HeadRecord | None:
     return record_from(entries_in(folder).get(digest), model, digest)
 
 
-def thresholds_in(folder: Path) -> Thresholds:
-    """The thresholds of the run with this folder, or the default ones if it has no record."""
-    for entry in entries_in(folder).values():
-        with suppress(ValueError, TypeError, KeyError):
-            return parse(Thresholds, entry["thresholds"], "thresholds", composed=False)
-    return Thresholds()
+def settings_in(folder: Path, model: GPT) -> dict[str, Any]:
+    """How the run with this folder measures its heads, as options of `HeadRecorder`."""
+    for digest, entry in entries_in(folder).items():
+        if record := record_from(entry, model, digest):
+            return {"thresholds": record.thresholds, "windows": record.windows}
+    return {}
