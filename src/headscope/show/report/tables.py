@@ -4,7 +4,6 @@ Shapes: L layers, H heads per layer, N = L H, T tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from pandas import DataFrame, concat
 from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
-from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
+from headscope.analysis.diversity import diversity, jensen_shannon, uniqueness
 from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.metrics import counted_queries, visible_keys
@@ -22,14 +21,11 @@ from headscope.analysis.reading import Reading
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.rows import per_cell, per_head
 from headscope.analysis.snapshot import Predictions
-from headscope.analysis.why import Why
-from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.show.report.inputs import HeadsAtStep, ReportInput
 from headscope.show.report.patch_texts import PatchedTexts
 from headscope.trained.records import VALIDATION
 
-PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
 
@@ -58,9 +54,7 @@ def summary(
     report: ReportInput, heads: HeadsAtStep, patching: PatchedTexts | None
 ) -> dict[str, Any]:
     """The content of heads.json."""
-    record, ablation, names = heads.record, heads.ablation, heads.record.heads
-    similar = pairs_by_similarity(heads.similarity)
-    pairs = [{"heads": [names[a], names[b]], "similarity": value} for a, b, value in similar]
+    record, ablation = heads.record, heads.ablation
     texts = dict.fromkeys(record.metrics, record.source) | {"uniqueness": report.source}
     texts |= dict.fromkeys(heads.changes, VALIDATION)
     others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
@@ -81,8 +75,6 @@ def summary(
             "attention.html": "the beginning of `text`",
         },
         "diversity": float(diversity(heads.similarity)),
-        "most_alike": pairs[:PAIRS],
-        "least_alike": pairs[::-1][:PAIRS],
         "metrics": [
             {"metric": name, "measured_on": others.get(name, text), "uniform": uniform.get(name)}
             for name, text in texts.items()
@@ -191,13 +183,3 @@ def composition_table(model: GPT) -> DataFrame:
     late, head, early, other = (pairs[name].astype(str) for name in pairs.columns[:4])
     names = {"head": "L" + late + "H" + head, "earlier": "L" + early + "H" + other}
     return DataFrame({**names, **pairs[[*KINDS]], "random": random_composition(model)})
-
-
-def reads_of(reading: Reading, heads: Sequence[str]) -> dict[str, Why]:
-    """For each head, which pairs of parts make its scores differ on this text (see `Reading.why`).
-    Heads are left out if their scores are not a sum over pairs, or do not differ."""
-    reads = {}
-    for head in heads:
-        with suppress(UserError):
-            reads[head] = reading.why(head)
-    return reads

@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def write_report(
     over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
     shown = shown_tokens(heads.reading, len(by_step))
     text, expected = report.tokens[:shown], heads.reading.targets(shown)[shown - 1]
-    snapshots, losses, reads = {}, [], {}
+    snapshots, losses = {}, []
+    reads: dict[int, dict[str, Why]] = {}
     rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
     for step, at_step in track(by_step.items()):
         model, reading = models[step], at_step.reading
@@ -93,11 +95,13 @@ def write_report(
         snapshots[step] = made
         losses.append(reading.loss(shown))
         of_page = model.read(text)
-        for row in of_page.decider_rows(token=expected):
-            rows["deciders"].append({"step": step, **row})
-        reads[step] = tables.reads_of(of_page, heads.record.heads)
-        for head, why in reads[step].items():
-            rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
+        deciders = of_page.deciders(token=expected).to_dict("records")
+        rows["deciders"] += [{"step": step, **row} for row in deciders]
+        reads[step] = {}
+        for head in heads.record.heads:
+            with suppress(UserError):  # its scores are not a sum over pairs, or do not differ
+                reads[step][head] = why = of_page.why(head)
+                rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
     content = tables.summary(report, heads, patching)
     rows["columns"] = content["metrics"]
     written = tables.tables_of(heads, shown)
