@@ -11,8 +11,7 @@ from torch import Tensor
 
 from headscope.analysis.reading import Reading
 from headscope.analysis.record import HeadRecord
-from headscope.data.encode import ValidationText
-from headscope.data.windows import first_passage, spread_windows
+from headscope.data.windows import first_passage
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
@@ -33,16 +32,13 @@ class ReportInput:
     source: str
 
     @classmethod
-    def of_validation(
-        cls, loaded: TrainedModel, text: ValidationText, windows: int | None = None
-    ) -> "ReportInput":
-        """A report on a validation split. The attention maps show the `probe_text` of the corpus,
+    def of_validation(cls, loaded: TrainedModel, windows: int | None = None) -> "ReportInput":
+        """A report on the validation split. The attention maps show the `probe_text` of the corpus,
         or the beginning of the split. `windows` is the number of windows from the whole split, by
         default the number with about 4,096 tokens."""
-        length = loaded.model.block_size
+        text, length = loaded.validation, loaded.model.block_size
         shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
-        spread = spread_windows(text.tokens, windows=windows, length=length)
-        return cls(loaded, shown, spread, VALIDATION)
+        return cls(loaded, shown, loaded.validation_windows(windows), VALIDATION)
 
     @classmethod
     def of_text(cls, loaded: TrainedModel, text: str) -> "ReportInput":
