@@ -132,9 +132,9 @@ def speed_of(run: SweepRun) -> dict[str, float]:
     steps = bare_loop(config)
     milliseconds(steps, WARMUP_STEPS)
     step_ms, loaded = milliseconds(steps, TIMED_STEPS), trained.load(run.last, device="auto")
-    prompts, count = [[loaded.tokenizer.first_token()]], loaded.model.block_size - 1
+    prompt, count = [loaded.tokenizer.first_token()], loaded.model.block_size - 1
     started = time.perf_counter()
-    tokens = list(generate_tokens(loaded.model, prompts, max_new_tokens=count, seeds=[1]))
+    tokens = list(generate_tokens(loaded.model, prompt, max_new_tokens=count, seeds=[1]))
     rate = len(tokens) / (time.perf_counter() - started)
     return {"step_ms": step_ms, "sampled_tokens_per_second": rate}
 

@@ -251,7 +251,7 @@ class TrainedModel:
             pieces = generate_text(self.model, self.tokenizer, prompt, seed=seed, **options)
             return prompt + "".join(pieces)
         tokens = self.tokens(prompt)
-        for (token,) in generate_tokens(self.model, [tokens], seeds=[seed], **options):
+        for (token,) in generate_tokens(self.model, tokens, seeds=[seed], **options):
             tokens.append(token)
             if token == self.tokenizer.end_of_text:
                 break
