@@ -78,16 +78,17 @@ def test_a_cell_has_the_number_of_its_head_however_large():
 
 
 def test_every_metric_has_its_own_scale_and_all_changes_share_one():
-    values = {"measured": values_of(2, 4), "estimated:": 0.01 * values_of(2, 4, seed=1)}
+    names, estimated = ("loss_change", "loss_change_estimate"), 0.01 * values_of(2, 4, seed=1)
+    values = dict(zip(names, (values_of(2, 4), estimated), strict=True))
     figure = heatmaps_of(values, title="metrics")
     for panel, of_metric in zip(images(figure), values.values(), strict=True):
         assert panel.images[0].get_clim() == (of_metric.min(), of_metric.max())
-    changes = changes_of_heads(values, title="changes", label="change of loss")
+    changes = changes_of_heads(values, "zero")
     assert_images(changes, values.values())
     first, second = images(changes)
     assert first.images[0].norm is second.images[0].norm
     for extreme in ([0.0, 0.0], [1e-6, -2e-6], [math.nan, 1.0]):
-        changes_of_heads({"": torch.tensor([extreme])}, title="changes", label="nats")
+        changes_of_heads({"loss_change": torch.tensor([extreme])}, "zero")
 
 
 def test_a_patched_head_is_white_without_effect_and_red_if_it_carries_the_difference():

@@ -109,19 +109,27 @@ def name_cells(axis: XAxis | YAxis, labels: Sequence[str], cell: float, width: f
         tick.set_rotation(angle)
 
 
-def changes_of_heads(values: Mapping[str, Tensor], *, title: str, label: str) -> Figure:
-    """Draw how much each head changes a quantity, with a heatmap for each entry (L, H) of `values`.
-    Its name comes before the label, which names the quantity and its unit.
+def changes_of_heads(metrics: Mapping[str, Tensor], replacement: str) -> Figure:
+    """Draw how much the loss changes without each head, with a heatmap for each of the metrics
+    (L, H) `loss_change` and `loss_change_estimate`. `replacement` is what replaces the heads.
 
     The diverging colour scale is linear up to the median absolute change and logarithmic above it.
     So one very large change does not hide the others. All heatmaps have the same scale.
     """
-    cells = {f"{name} {label}": array(changes) for name, changes in values.items()}
+    label = (
+        f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
+        "the head helps"
+    )
+    names = {"loss_change": "measured:", "loss_change_estimate": "estimated from gradients:"}
+    cells = {
+        f"{text} {label}": array(metrics[name]) for name, text in names.items() if name in metrics
+    }
     sizes = np.abs([*cells.values()])
     sizes = sizes[np.isfinite(sizes)]
     most = float(sizes.max(initial=0)) or 1.0
     linear = max(float(np.median(sizes)), most / 1000) if sizes.size else most
     scale = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
+    title = "Change of the loss without each head"
     sheet, images = draw_tables(title, cells, [scale] * len(cells), "z.2g", columns=2)
     sheet.bar(images[-1], "log scale", ticks=[-most, 0, most])
     return sheet.finish()

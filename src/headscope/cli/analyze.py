@@ -54,8 +54,8 @@ def analyze(
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.own_metrics import own_metrics
     from headscope.show.report.console import print_report
-    from headscope.show.report.inputs import ReportInput
     from headscope.show.report.patch_texts import patch_texts
+    from headscope.show.report.tables import ReportInput
     from headscope.show.report.write import write_report
     from headscope.trained.ablations import measure_ablation
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from headscope.analysis.head_types import NONE
 from headscope.show.reading_page import shown_tokens
-from headscope.show.report.inputs import HeadsAtStep
 from headscope.show.report.patch_texts import PatchedTexts
+from headscope.show.report.tables import HeadsAtStep
 from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 

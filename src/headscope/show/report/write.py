@@ -23,8 +23,8 @@ from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.reading_page import page_of, shown_tokens
 from headscope.show.report import tables
-from headscope.show.report.inputs import HeadsAtStep, ReportInput
 from headscope.show.report.patch_texts import PatchedTexts
+from headscope.show.report.tables import HeadsAtStep, ReportInput
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
@@ -185,7 +185,8 @@ def pictures_of(
     picture = pictures.similarity_matrix(heads.similarity, record.heads, **texts)
     yield "similarity", picture
     if heads.ablation:
-        yield "ablation", changes(heads.ablation)
+        replacement = "its mean" if heads.ablation.replace_by == "mean" else "zero"
+        yield "ablation", pictures.changes_of_heads(heads.ablation.metrics, replacement)
     if patching:
         yield "patching", scores(patching)
     if position := pictures.position_picture(reading.model.position):
@@ -194,18 +195,6 @@ def pictures_of(
         yield "history", lines(history)
     if reads:
         yield "reads", shares(reads)
-
-
-def changes(result: AblationResult) -> Figure:
-    replacement = "its mean" if result.replace_by == "mean" else "zero"
-    label = (
-        f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
-        "the head helps"
-    )
-    names = {"loss_change": "measured:", "loss_change_estimate": "estimated from gradients:"}
-    values = {text: result.metrics[name] for name, text in names.items() if name in result.metrics}
-    title = "Change of the loss without each head"
-    return pictures.changes_of_heads(values, title=title, label=label)
 
 
 def scores(patching: PatchedTexts) -> Figure:
