@@ -134,7 +134,8 @@ def test_what_heads_read_is_drawn_as_given_with_a_column_for_each_part():
 def test_every_head_has_a_line_in_the_colour_of_its_layer(steps, scale):
     """The scale is logarithmic if most steps are early."""
     metrics = {name: values_of(len(steps), 2, 3) for name in ("one", "other")}
-    figure = history(steps, metrics, title="history")
+    by_step = {step: {k: v[n] for k, v in metrics.items()} for n, step in enumerate(steps)}
+    figure = history(by_step, title="history")
     for panel, values in zip(figure.axes, metrics.values(), strict=True):
         assert panel.get_xscale() == scale
         lines = np.array(panel.lines, dtype=object).reshape(2, 3)

@@ -260,16 +260,20 @@ def parts_of_heads(
     return sheet.finish()
 
 
-def history(steps: Sequence[int], metrics: Mapping[str, Tensor], *, title: str) -> Figure:
-    """Draw each metric (S, L, H) over S training steps, one line per head, one colour per layer.
-    The axis of the steps is logarithmic if at least half of them lie in its first quarter."""
-    sheet = Sheet(len(metrics), 2 if len(metrics) < 5 else 3, 300, 190, title)
+def history(by_step: Mapping[int, Mapping[str, Tensor]], *, title: str) -> Figure:
+    """Draw each metric (L, H) that all training steps have over the steps, one line per head, one
+    colour per layer. The axis of the steps is logarithmic if at least half of them lie in its first
+    quarter."""
+    steps, [first, *_] = [*by_step], [*by_step.values()]
+    shared = [name for name in first if all(name in metrics for metrics in by_step.values())]
+    sheet = Sheet(len(shared), 2 if len(shared) < 5 else 3, 300, 190, title)
     positive = [step for step in steps if step > 0]
     early = len(positive) > 2 and np.median(positive) < max(positive) / 4
-    for panel, (name, values) in zip(sheet.panels, metrics.items(), strict=True):
+    for panel, name in zip(sheet.panels, shared, strict=True):
+        values = array(torch.stack([metrics[name] for metrics in by_step.values()], dim=1))
         lines = [
             panel.plot(steps, heads, label=f"layer {layer}", **line_style(layer, len(steps)))[0]
-            for layer, heads in enumerate(array(values).swapaxes(0, 1))
+            for layer, heads in enumerate(values)  # (S, H) each
         ]
         sheet.ticked(panel, "training step (logarithmic)" if early else "training step", "")
         if early:

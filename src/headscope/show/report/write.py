@@ -192,7 +192,8 @@ def pictures_of(
     if position := pictures.position_picture(reading.model.position):
         yield "position", position
     if history:
-        yield "history", lines(history)
+        by_step = {step: {**each.record.metrics, **each.changes} for step, each in history.items()}
+        yield "history", pictures.history(by_step, title="Metrics of all heads during training")
     if reads:
         yield "reads", shares(reads)
 
@@ -208,16 +209,6 @@ def scores(patching: PatchedTexts) -> Figure:
         f"{result.clean:.3g} (clean), {result.corrupted:.3g} (corrupted)"
     )
     return pictures.patching_of_heads(result.denoising, result.noising, title=title)
-
-
-def lines(history: Mapping[int, HeadsAtStep]) -> Figure:
-    every = [{**heads.record.metrics, **heads.changes} for heads in history.values()]
-    values = {
-        name: torch.stack([metrics[name] for metrics in every])
-        for name in every[0]
-        if all(name in metrics for metrics in every)
-    }
-    return pictures.history([*history], values, title="Metrics of all heads during training")
 
 
 def shares(reads: Mapping[str, Why]) -> Figure:
