@@ -95,7 +95,7 @@ def analyze(
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     measured: dict[str, Any] = {"metrics": own_metrics(metrics), "windows": windows}
-    heads = write_report(
+    heads, shown = write_report(
         report,
         folder,
         thresholds=changed,
@@ -106,8 +106,7 @@ def analyze(
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    steps = len({stored.step for stored in (loaded, *history)})
-    print_report(heads, patching, steps)
+    print_report(heads, patching, shown)
     note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")

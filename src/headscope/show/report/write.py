@@ -51,7 +51,7 @@ def write_report(
     measuring: Mapping[str, Any] | None = None,
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
-) -> HeadsAtStep:
+) -> tuple[HeadsAtStep, int]:
     """Write the tables, the pictures (PNG and SVG) and attention.html.
 
     - `thresholds` give other names than those of the record of the heads.
@@ -63,7 +63,8 @@ def write_report(
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
     an earlier report are replaced or removed. Returns what was measured of the heads of the
-    checkpoint. Raises UserError if a file of someone else would be overwritten.
+    checkpoint, and how many tokens attention.html shows. Raises UserError if a file of someone else
+    would be overwritten.
     """
     files_of(folder)  # fails before the long measurements
     loaded, windows = report.loaded, report.windows
@@ -121,7 +122,7 @@ def write_report(
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
     drawn = pictures_of(heads, patching, over_steps, reads[loaded.step])
     write_files(folder, content, contents, track(drawn))
-    return heads
+    return heads, shown
 
 
 def write_files(
