@@ -69,25 +69,21 @@ def write_report(
     files_of(folder)  # fails before the long measurements
     loaded, windows = report.loaded, report.windows
     models = {model.step: model for model in (*history, loaded)}
-    by_step = {}
+    of_loaded = loaded.read(report.tokens)
+    shown = shown_tokens(of_loaded, len(models))
+    text, expected = report.tokens[:shown], of_loaded.targets(shown)[shown - 1]
+    by_step, snapshots, losses = {}, {}, []
+    reads: dict[int, dict[str, Why]] = {}
+    rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
     for step, model in track(sorted(models.items())):
-        reading = model.read(report.tokens)
+        reading = of_loaded if model is loaded else model.read(report.tokens)
         record = reading.record(**(measuring or {}))
         if thresholds:
             record = record.renamed(model.model, thresholds)
         removed = ablation(model.model) if ablation else None
         similarity = head_similarity(model.model, windows)
         by_step[step] = HeadsAtStep(reading, record, similarity, removed)
-    heads = by_step[loaded.step]
-    over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
-    shown = shown_tokens(heads.reading, len(by_step))
-    text, expected = report.tokens[:shown], heads.reading.targets(shown)[shown - 1]
-    snapshots, losses = {}, []
-    reads: dict[int, dict[str, Why]] = {}
-    rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
-    for step, at_step in track(by_step.items()):
-        model, reading = models[step], at_step.reading
-        made = reading.snapshot(at_step.record, shown, more_metrics=at_step.changes)
+        made = reading.snapshot(record, shown, more_metrics=by_step[step].changes)
         if report.source == VALIDATION:
             found = find_examples(model.model, windows, model.tokenizer)
             elsewhere = shown_examples(found, windows, report.source)
@@ -99,10 +95,12 @@ def write_report(
         deciders = of_page.deciders(token=expected).to_dict("records")
         rows["deciders"] += [{"step": step, **row} for row in deciders]
         reads[step] = {}
-        for head in heads.record.heads:
+        for head in record.heads:
             with suppress(UserError):  # its scores are not a sum over pairs, or do not differ
                 reads[step][head] = why = of_page.why(head)
                 rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
+    heads = by_step[loaded.step]
+    over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
     content = tables.summary(report, heads, patching)
     rows["columns"] = content["metrics"]
     written = tables.tables_of(heads, shown)
