@@ -83,7 +83,7 @@ def turn(way: Way, count: int, request: Request) -> Figures:
 
 
 def sample(model: GPT, prompt: list[int], count: int, **options: Any) -> list[int]:
-    made = generate_tokens(model, [prompt], max_new_tokens=count, seeds=[1], **options)
+    made = generate_tokens(model, prompt, max_new_tokens=count, seeds=[1], **options)
     return [token for (token,) in made]
 
 

@@ -41,13 +41,13 @@ training/callbacks/hold.py
 > training/test_stopped_run.py::test_a_run_killed_between_two_of_its_parts_equals_an_uninterrupted_one
 trained/history.py
 # a table has the heads of the last step only
-- rows += table.assign(
-+ rows = table.assign(
+- rows += [{"run": str(run), "seed": seed, "step"
++ rows = [{"run": str(run), "seed": seed, "step"
 > trained/test_history.py::test_the_history_is_that_of_the_report_and_of_the_log
 show/report/write.py
 # the effect of removing each head is that of the checkpoint, at every step
-- ablation(model.model).metrics if ablation else {}
-+ ablated
+- ablation(model.model) if ablation
++ ablation(loaded.model) if ablation
 > show/report/test_report.py::test_every_moment_of_a_run_is_what_its_own_report_says
 nn/gpt.py
 # scaled embeddings are so large that an untrained model predicts the current token

@@ -85,7 +85,7 @@ def test_it_is_trained_loaded_and_sampled_from_and_resumed_bit_for_bit(start, mo
     assert torch.equal(logits, run.model.eval()(tokens))
     assert not torch.equal(logits, fresh(tokens))
     prompt = loaded.tokenizer.encode_prompt("My fellow citizens")  # longer than the context
-    new = list(generate_tokens(loaded.model, [prompt], max_new_tokens=5, seeds=[1]))
+    new = list(generate_tokens(loaded.model, prompt, max_new_tokens=5, seeds=[1]))
     assert len(new) == 5
     assert all(0 <= token < loaded.tokenizer.vocab_size for (token,) in new)
 

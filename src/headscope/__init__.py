@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from headscope.analysis.head_types import Thresholds as Thresholds
     from headscope.cli.python import TrainResult as TrainResult
     from headscope.cli.python import train as train
-    from headscope.conversion.export import export_huggingface as export_huggingface
     from headscope.conversion.load import load as load
     from headscope.data.corpus import Corpus as Corpus
     from headscope.data.corpus import Document as Document
@@ -53,7 +52,6 @@ MODULES = {
     "trained": "TrainedModel",
     "show.report.roles": "align",
     "trained.history": "history",
-    "conversion.export": "export_huggingface",
     "conversion.load": "load",
     "training.optimizer": "adamw muon",
     "training.schedule": "Schedule WarmupCosine WarmupLinear",

@@ -78,16 +78,17 @@ def test_a_cell_has_the_number_of_its_head_however_large():
 
 
 def test_every_metric_has_its_own_scale_and_all_changes_share_one():
-    values = {"measured": values_of(2, 4), "estimated:": 0.01 * values_of(2, 4, seed=1)}
+    names, estimated = ("loss_change", "loss_change_estimate"), 0.01 * values_of(2, 4, seed=1)
+    values = dict(zip(names, (values_of(2, 4), estimated), strict=True))
     figure = heatmaps_of(values, title="metrics")
     for panel, of_metric in zip(images(figure), values.values(), strict=True):
         assert panel.images[0].get_clim() == (of_metric.min(), of_metric.max())
-    changes = changes_of_heads(values, title="changes", label="change of loss")
+    changes = changes_of_heads(values, "zero")
     assert_images(changes, values.values())
     first, second = images(changes)
     assert first.images[0].norm is second.images[0].norm
     for extreme in ([0.0, 0.0], [1e-6, -2e-6], [math.nan, 1.0]):
-        changes_of_heads({"": torch.tensor([extreme])}, title="changes", label="nats")
+        changes_of_heads({"loss_change": torch.tensor([extreme])}, "zero")
 
 
 def test_a_patched_head_is_white_without_effect_and_red_if_it_carries_the_difference():
@@ -133,7 +134,8 @@ def test_what_heads_read_is_drawn_as_given_with_a_column_for_each_part():
 def test_every_head_has_a_line_in_the_colour_of_its_layer(steps, scale):
     """The scale is logarithmic if most steps are early."""
     metrics = {name: values_of(len(steps), 2, 3) for name in ("one", "other")}
-    figure = history(steps, metrics, title="history")
+    by_step = {step: {k: v[n] for k, v in metrics.items()} for n, step in enumerate(steps)}
+    figure = history(by_step, title="history")
     for panel, values in zip(figure.axes, metrics.values(), strict=True):
         assert panel.get_xscale() == scale
         lines = np.array(panel.lines, dtype=object).reshape(2, 3)

@@ -1,6 +1,7 @@
 """Documents never see each other. The key-value cache saves work, and changes no result."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -70,14 +71,14 @@ def test_read_in_parts_a_text_has_the_logits_that_it_has_at_once(pair):
 
 @every_pair
 def test_cached_and_uncached_write_the_same_past_the_end_of_the_context(pair):
-    model, prompts = gpt(**variant(pair)), [[1, 2, 3], [4], list(range(11)) * 3]
-    for temperature in [0.0, 3.0]:
+    model, prompts = gpt(**variant(pair)), ([1, 2, 3], [4], [*range(11)] * 3)
+    for prompt, temperature in product(prompts, (0.0, 3.0)):
         options = {"max_new_tokens": 13, "seeds": [3, 1, 4], "temperature": temperature}
-        cached = list(generate_tokens(model, prompts, **options))
-        assert cached == list(generate_tokens(model, prompts, cached=False, **options))
+        cached = list(generate_tokens(model, prompt, **options))
+        assert cached == list(generate_tokens(model, prompt, cached=False, **options))
         for number in (0, 2):  # the other texts of a batch do not change a text
             alone = options | {"seeds": [options["seeds"][number]]}
-            made = generate_tokens(model, [prompts[number]], **alone)
+            made = generate_tokens(model, prompt, **alone)
             assert [token for (token,) in made] == [tokens[number] for tokens in cached]
 
 
@@ -110,5 +111,5 @@ def test_only_new_tokens_are_read(monkeypatch):
         return read_tokens(model, tokens, cache)
 
     monkeypatch.setattr(GPT, "hidden", hidden)
-    list(generate_tokens(gpt(), [[1, 2, 3]], max_new_tokens=10, seeds=[1]))
+    list(generate_tokens(gpt(), [1, 2, 3], max_new_tokens=10, seeds=[1]))
     assert read == [3, *[1] * 7, 5, 1]  # 11 tokens are too many: the last 5 are read again

@@ -37,13 +37,13 @@ def test_losses_gradients_and_samples_are_the_same(monkeypatch, padded, options,
     model = gpt(**options)
     objective = Objective(model, chunk_tokens=chunk_tokens)
     plain, options = step(objective), {"max_new_tokens": 20, "seeds": [0]}
-    text = list(generate_tokens(model, [[1, 2, 3]], **options))
+    text = list(generate_tokens(model, [1, 2, 3], **options))
     assert not padded.called
     monkeypatch.setattr(Tensor, "is_cuda", True)
     torch.testing.assert_close(step(objective), plain, rtol=1e-5, atol=1e-6)
     assert padded.called
     padded.reset_mock()
-    assert list(generate_tokens(model, [[1, 2, 3]], **options)) == text
+    assert list(generate_tokens(model, [1, 2, 3], **options)) == text
     assert not padded.called  # for single tokens the copy of the matrix would take longer
 
 

@@ -36,7 +36,7 @@ class Scripted(GPT):
 
 
 def tokens_of(model, prompt, *, count, **options) -> list[int]:
-    steps = generate_tokens(model, [prompt], max_new_tokens=count, seeds=[0], **options)
+    steps = generate_tokens(model, prompt, max_new_tokens=count, seeds=[0], **options)
     return [token for (token,) in steps]
 
 

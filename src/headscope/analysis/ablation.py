@@ -19,7 +19,6 @@ from torch import Tensor
 
 from headscope.analysis.head_outputs import (
     Head,
-    Track,
     head_outputs,
     largest_batch,
     measure_replacements,
@@ -69,12 +68,7 @@ def halved_heads(model: GPT, heads: Iterable[Head]) -> Iterator[None]:
 
 @torch.no_grad()
 def ablate_heads(
-    model: GPT,
-    inputs: Tensor,
-    targets: Tensor,
-    *,
-    replace_by: By = "zero",
-    track: Track = iter,
+    model: GPT, inputs: Tensor, targets: Tensor, *, replace_by: By = "zero"
 ) -> dict[str, Tensor]:
     """Measure how much the loss on inputs (N, T) changes when one head is removed. `targets` (N, T)
     are the tokens to predict, or IGNORED where they do not count. To remove a head, its output is
@@ -108,8 +102,7 @@ def ablate_heads(
         if replace_by == "mean":
             means = mean_outputs(model, inputs)
         texts = max(1, largest_batch(model, inputs.size(1)) // heads)
-        batches = track(torch.arange(len(inputs)).split(texts))
-        results = [losses_of(batch) for batch in batches]
+        results = [losses_of(batch) for batch in torch.arange(len(inputs)).split(texts)]
     losses, without = (torch.cat(each, dim=-1).cpu() for each in zip(*results, strict=True))
     change = without - losses  # (L, H, N)
     mean = change.mean(dim=-1)
@@ -120,12 +113,7 @@ def ablate_heads(
 
 
 def gradient_importance(
-    model: GPT,
-    inputs: Tensor,
-    targets: Tensor,
-    *,
-    replace_by: By = "zero",
-    track: Track = iter,
+    model: GPT, inputs: Tensor, targets: Tensor, *, replace_by: By = "zero"
 ) -> dict[str, Tensor]:
     """Estimate how much the loss on inputs (N, T) depends on each head, with one forward and one
     backward pass. `ablate_heads`, with the same arguments, needs a forward pass per head.
@@ -147,7 +135,7 @@ def gradient_importance(
         if replace_by == "mean":
             new = mean_outputs(model, inputs)
         batches = torch.arange(len(inputs)).split(largest_batch(model, inputs.size(1)))
-        for batch in track(batches):
+        for batch in batches:
             captured = capture(model, inputs[batch].to(model.device), gradients=True)
             of_batch = targets[batch].to(model.device)
             losses = text_losses(model, captured.residual[-1], of_batch, per_text)

@@ -109,19 +109,27 @@ def name_cells(axis: XAxis | YAxis, labels: Sequence[str], cell: float, width: f
         tick.set_rotation(angle)
 
 
-def changes_of_heads(values: Mapping[str, Tensor], *, title: str, label: str) -> Figure:
-    """Draw how much each head changes a quantity, with a heatmap for each entry (L, H) of `values`.
-    Its name comes before the label, which names the quantity and its unit.
+def changes_of_heads(metrics: Mapping[str, Tensor], replacement: str) -> Figure:
+    """Draw how much the loss changes without each head, with a heatmap for each of the metrics
+    (L, H) `loss_change` and `loss_change_estimate`. `replacement` is what replaces the heads.
 
     The diverging colour scale is linear up to the median absolute change and logarithmic above it.
     So one very large change does not hide the others. All heatmaps have the same scale.
     """
-    cells = {f"{name} {label}": array(changes) for name, changes in values.items()}
+    label = (
+        f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
+        "the head helps"
+    )
+    names = {"loss_change": "measured:", "loss_change_estimate": "estimated from gradients:"}
+    cells = {
+        f"{text} {label}": array(metrics[name]) for name, text in names.items() if name in metrics
+    }
     sizes = np.abs([*cells.values()])
     sizes = sizes[np.isfinite(sizes)]
     most = float(sizes.max(initial=0)) or 1.0
     linear = max(float(np.median(sizes)), most / 1000) if sizes.size else most
     scale = SymLogNorm(linthresh=linear, vmin=-most, vmax=most, base=10)
+    title = "Change of the loss without each head"
     sheet, images = draw_tables(title, cells, [scale] * len(cells), "z.2g", columns=2)
     sheet.bar(images[-1], "log scale", ticks=[-most, 0, most])
     return sheet.finish()
@@ -252,16 +260,20 @@ def parts_of_heads(
     return sheet.finish()
 
 
-def history(steps: Sequence[int], metrics: Mapping[str, Tensor], *, title: str) -> Figure:
-    """Draw each metric (S, L, H) over S training steps, one line per head, one colour per layer.
-    The axis of the steps is logarithmic if at least half of them lie in its first quarter."""
-    sheet = Sheet(len(metrics), 2 if len(metrics) < 5 else 3, 300, 190, title)
+def history(by_step: Mapping[int, Mapping[str, Tensor]], *, title: str) -> Figure:
+    """Draw each metric (L, H) that all training steps have over the steps, one line per head, one
+    colour per layer. The axis of the steps is logarithmic if at least half of them lie in its first
+    quarter."""
+    steps, [first, *_] = [*by_step], [*by_step.values()]
+    shared = [name for name in first if all(name in metrics for metrics in by_step.values())]
+    sheet = Sheet(len(shared), 2 if len(shared) < 5 else 3, 300, 190, title)
     positive = [step for step in steps if step > 0]
     early = len(positive) > 2 and np.median(positive) < max(positive) / 4
-    for panel, (name, values) in zip(sheet.panels, metrics.items(), strict=True):
+    for panel, name in zip(sheet.panels, shared, strict=True):
+        values = array(torch.stack([metrics[name] for metrics in by_step.values()], dim=1))
         lines = [
             panel.plot(steps, heads, label=f"layer {layer}", **line_style(layer, len(steps)))[0]
-            for layer, heads in enumerate(array(values).swapaxes(0, 1))
+            for layer, heads in enumerate(values)  # (S, H) each
         ]
         sheet.ticked(panel, "training step (logarithmic)" if early else "training step", "")
         if early:

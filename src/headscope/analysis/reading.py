@@ -139,12 +139,8 @@ class Reading(Activations):
         token is least likely comes first. The default token is the most likely one.
 
         Raises UserError if there is no such position or token, or for another `by`."""
-        return data_frame(self.decider_rows(position, token, by=by))
-
-    def decider_rows(self, *args: Any, **options: Any) -> list[Decider]:
-        """The rows of `deciders` as plain data."""
-        rows = chain.from_iterable(self.deciders_by_layer(*args, **options))
-        return sorted(rows, key=lambda row: row["without"])
+        rows = chain.from_iterable(self.deciders_by_layer(position, token, by=by))
+        return data_frame(sorted(rows, key=lambda row: row["without"]))
 
     def deciders_by_layer(
         self, position: int = -1, token: str | int | None = None, *, by: By = "mean"

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -53,10 +53,9 @@ def analyze(
 
     from headscope.analysis.head_types import Thresholds
     from headscope.analysis.own_metrics import own_metrics
-    from headscope.data.encode import validation_text
     from headscope.show.report.console import print_report
-    from headscope.show.report.inputs import ReportInput
     from headscope.show.report.patch_texts import patch_texts
+    from headscope.show.report.tables import ReportInput
     from headscope.show.report.write import write_report
     from headscope.trained.ablations import measure_ablation
 
@@ -78,10 +77,9 @@ def analyze(
     patching = None
     if patches:
         patching = patch_texts(loaded, **asdict(patch))
-    validation = cache(lambda: validation_text(loaded.corpus(), loaded.tokenizer))
     length = loaded.model.block_size
     if text is None:
-        report = ReportInput.of_validation(loaded, validation(), windows)
+        report = ReportInput.of_validation(loaded, windows)
     else:
         if os.path.isfile(text):
             note(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
@@ -92,12 +90,12 @@ def analyze(
     removal = None
     if ablation or gradients:
         options: Any = {"removes": ablation, "gradients": gradients, "replace_by": replace_by}
-        options |= {"windows": ablation_windows, "text": validation()}
+        options |= {"windows": ablation_windows, "text": loaded.validation}
         removal = partial(measure_ablation, **options)
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     measured: dict[str, Any] = {"metrics": own_metrics(metrics), "windows": windows}
-    heads = write_report(
+    heads, shown = write_report(
         report,
         folder,
         thresholds=changed,
@@ -108,8 +106,7 @@ def analyze(
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    steps = len({stored.step for stored in (loaded, *history)})
-    print_report(heads, patching, steps)
+    print_report(heads, patching, shown)
     note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")

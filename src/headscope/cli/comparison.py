@@ -16,7 +16,6 @@ from headscope.analysis.rows import data_frame
 from headscope.analysis.sheet import BLUE, COLOURS, GREY, plain_axes
 from headscope.cli.bare_loop import bare_loop, milliseconds
 from headscope.cli.sweeps import SweepRun, print_table
-from headscope.data.encode import validation_text
 from headscope.errors import UserError
 from headscope.nn import cache_bytes_per_token
 from headscope.trained import checkpoint
@@ -102,7 +101,7 @@ def bits_per_byte_at_lengths(
     if not block_sizes:
         return {}
     loaded = trained.load(run.last, device="auto")
-    text = validation_text(loaded.corpus(), loaded.tokenizer)
+    text = loaded.validation
     losses = evaluate_lengths(loaded, text, batch_size=16, block_sizes=block_sizes)
     lengths = {str(each["block_size"]): each.get("bits_per_byte") for each in losses}
     values = ", ".join("-" if bits is None else f"{bits:.4f}" for bits in lengths.values())
@@ -133,9 +132,9 @@ def speed_of(run: SweepRun) -> dict[str, float]:
     steps = bare_loop(config)
     milliseconds(steps, WARMUP_STEPS)
     step_ms, loaded = milliseconds(steps, TIMED_STEPS), trained.load(run.last, device="auto")
-    prompts, count = [[loaded.tokenizer.first_token()]], loaded.model.block_size - 1
+    prompt, count = [loaded.tokenizer.first_token()], loaded.model.block_size - 1
     started = time.perf_counter()
-    tokens = list(generate_tokens(loaded.model, prompts, max_new_tokens=count, seeds=[1]))
+    tokens = list(generate_tokens(loaded.model, prompt, max_new_tokens=count, seeds=[1]))
     rate = len(tokens) / (time.perf_counter() - started)
     return {"step_ms": step_ms, "sampled_tokens_per_second": rate}
 

@@ -5,7 +5,6 @@ Shapes: L layers, H heads per layer.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from headscope.analysis.ablation import (
     mean_outputs,
     other_induction,
 )
-from headscope.analysis.head_outputs import Track
 from headscope.analysis.repeats import can_measure_repeats
 from headscope.data.encode import ValidationText
 from headscope.data.windows import spread_windows
@@ -68,7 +66,6 @@ def measure_ablation(
     length: int | None = None,
     removes: bool = True,
     gradients: bool = False,
-    track: Track = iter,
 ) -> AblationResult:
     """Measure the effect of removing each head on `windows` windows of the validation text, with
     `length` predicted tokens each, by default `block_size`. `replace_by` says what replaces the
@@ -84,15 +81,14 @@ def measure_ablation(
     counted = targets[targets != IGNORED].numpy()
     if not len(counted):
         raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
-    options: Any = {"replace_by": replace_by, "track": track}
     metrics: dict[str, Tensor] = {}
     if gradients:
-        estimated = gradient_importance(model, inputs, targets, **options)
+        estimated = gradient_importance(model, inputs, targets, replace_by=replace_by)
         loss = estimated["loss"]
         metrics["gradient_importance"] = estimated["importance"]
         metrics["loss_change_estimate"] = estimated["nats_per_token"]
     if removes:
-        ablated = ablate_heads(model, inputs, targets, **options)
+        ablated = ablate_heads(model, inputs, targets, replace_by=replace_by)
         loss, nats = ablated["loss"], ablated["nats_per_token"]
         metrics["loss_change"] = nats
         metrics["loss_change_error"] = ablated["standard_error"]

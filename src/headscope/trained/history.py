@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from headscope.analysis.rows import DataFrame, Rows, data_frame, per_head
-from headscope.data.encode import validation_text
 from headscope.errors import UserError
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.checkpoint import find, steps_of
@@ -41,7 +40,7 @@ def history(
         for file in [*steps_of(folder).values()] or [find(str(run), key="runs")]:
             loaded = load(file, device=device)
             if text is None and (ablation or metrics):
-                text = validation_text(loaded.corpus(), loaded.tokenizer)
+                text = loaded.validation
             record = loaded.record(text, metrics=metrics)
             found = record.metrics
             if ablation:

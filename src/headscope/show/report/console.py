@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from headscope.analysis.head_types import NONE
-from headscope.show.reading_page import shown_tokens
-from headscope.show.report.inputs import HeadsAtStep
 from headscope.show.report.patch_texts import PatchedTexts
+from headscope.show.report.tables import HeadsAtStep
 from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
 LISTED = 5  # of the most important heads
 
 
-def print_report(heads: HeadsAtStep, patching: PatchedTexts | None, steps: int) -> None:
+def print_report(heads: HeadsAtStep, patching: PatchedTexts | None, shown: int) -> None:
     """Print the names of the heads and the most important heads, and to standard error what they
-    were measured on. `steps` is the number of training steps in the report."""
-    record, ablation = heads.record, heads.ablation
+    were measured on. `shown` is the number of tokens in attention.html."""
+    record, ablation, tokens = heads.record, heads.ablation, len(heads.reading.tokens)
     for name, head_type in zip(record.heads, record.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
         print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
@@ -28,7 +27,6 @@ def print_report(heads: HeadsAtStep, patching: PatchedTexts | None, steps: int) 
         print_gradients(ablation)
     if patching:
         print_patching(patching)
-    shown, tokens = shown_tokens(heads.reading, steps), len(heads.reading.tokens)
     if shown < tokens:
         limit = f"the first {shown} of {tokens} tokens"
         note(f"attention.html has {limit}: a larger page would be slow")

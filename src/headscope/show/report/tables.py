@@ -1,10 +1,10 @@
-"""Makes the tables of a report.
+"""What a report says of the heads of a checkpoint, and its tables.
 
-Shapes: L layers, H heads per layer, N = L H, T tokens.
+Shapes: L layers, H heads per layer, N = L H, W windows, T tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,24 +13,74 @@ from pandas import DataFrame, concat
 from torch import Tensor
 
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
-from headscope.analysis.diversity import diversity, jensen_shannon, pairs_by_similarity, uniqueness
+from headscope.analysis.diversity import diversity, jensen_shannon, uniqueness
 from headscope.analysis.head_statistics import visible_in
 from headscope.analysis.in_context import in_context_score
 from headscope.analysis.metrics import counted_queries, visible_keys
 from headscope.analysis.patching import PatchingResult
 from headscope.analysis.reading import Reading
+from headscope.analysis.record import HeadRecord
 from headscope.analysis.repeats import REPEAT_METRICS
 from headscope.analysis.rows import per_cell, per_head
 from headscope.analysis.snapshot import Predictions
-from headscope.analysis.why import Why
-from headscope.errors import UserError
+from headscope.data.windows import first_passage
 from headscope.nn import GPT
-from headscope.show.report.inputs import HeadsAtStep, ReportInput
 from headscope.show.report.patch_texts import PatchedTexts
+from headscope.trained import TrainedModel
+from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
 
-PAIRS = 5  # in the lists of the most and of the least similar pairs of heads
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
+
+
+@dataclass(frozen=True)
+class ReportInput:
+    """The checkpoint that a report analyses, and the texts for this analysis.
+
+    - `tokens`: the text of the attention maps.
+    - `windows` (W, T): the tokens on which heads are compared, and in which examples are found.
+    - `source`: a description of the windows, which the report contains.
+    """
+
+    loaded: TrainedModel
+    tokens: list[int]
+    windows: Tensor
+    source: str
+
+    @classmethod
+    def of_validation(cls, loaded: TrainedModel, windows: int | None = None) -> "ReportInput":
+        """A report on the validation split. The attention maps show the `probe_text` of the corpus,
+        or the beginning of the split. `windows` is the number of windows from the whole split, by
+        default the number with about 4,096 tokens."""
+        text, length = loaded.validation, loaded.model.block_size
+        shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
+        return cls(loaded, shown, loaded.validation_windows(windows), VALIDATION)
+
+    @classmethod
+    def of_text(cls, loaded: TrainedModel, text: str) -> "ReportInput":
+        """A report on one text, with at most `block_size` of its tokens."""
+        tokens = loaded.tokens(text)[: loaded.model.block_size]
+        return cls(loaded, tokens, torch.tensor([tokens]), "the given text")
+
+
+@dataclass(frozen=True)
+class HeadsAtStep:
+    """What a report says of all heads at one training step.
+
+    - `reading`: what the text of the report does to the model, and `record`: what the heads do.
+    - `similarity` (L H, L H): the cosine similarity of each pair of heads on the windows.
+    - `ablation`: the effect of removing each head.
+    """
+
+    reading: Reading
+    record: HeadRecord
+    similarity: Tensor
+    ablation: AblationResult | None
+
+    @property
+    def changes(self) -> Mapping[str, Tensor]:
+        """The metrics (L, H) of the ablation, if there is one."""
+        return self.ablation.metrics if self.ablation else {}
 
 
 def tables_of(heads: HeadsAtStep, shown: int) -> dict[str, DataFrame]:
@@ -58,9 +108,7 @@ def summary(
     report: ReportInput, heads: HeadsAtStep, patching: PatchedTexts | None
 ) -> dict[str, Any]:
     """The content of heads.json."""
-    record, ablation, names = heads.record, heads.ablation, heads.record.heads
-    similar = pairs_by_similarity(heads.similarity)
-    pairs = [{"heads": [names[a], names[b]], "similarity": value} for a, b, value in similar]
+    record, ablation = heads.record, heads.ablation
     texts = dict.fromkeys(record.metrics, record.source) | {"uniqueness": report.source}
     texts |= dict.fromkeys(heads.changes, VALIDATION)
     others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
@@ -81,8 +129,6 @@ def summary(
             "attention.html": "the beginning of `text`",
         },
         "diversity": float(diversity(heads.similarity)),
-        "most_alike": pairs[:PAIRS],
-        "least_alike": pairs[::-1][:PAIRS],
         "metrics": [
             {"metric": name, "measured_on": others.get(name, text), "uniform": uniform.get(name)}
             for name, text in texts.items()
@@ -191,13 +237,3 @@ def composition_table(model: GPT) -> DataFrame:
     late, head, early, other = (pairs[name].astype(str) for name in pairs.columns[:4])
     names = {"head": "L" + late + "H" + head, "earlier": "L" + early + "H" + other}
     return DataFrame({**names, **pairs[[*KINDS]], "random": random_composition(model)})
-
-
-def reads_of(reading: Reading, heads: Sequence[str]) -> dict[str, Why]:
-    """For each head, which pairs of parts make its scores differ on this text (see `Reading.why`).
-    Heads are left out if their scores are not a sum over pairs, or do not differ."""
-    reads = {}
-    for head in heads:
-        with suppress(UserError):
-            reads[head] = reading.why(head)
-    return reads

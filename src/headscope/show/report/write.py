@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.reading_page import page_of, shown_tokens
 from headscope.show.report import tables
-from headscope.show.report.inputs import HeadsAtStep, ReportInput
 from headscope.show.report.patch_texts import PatchedTexts
+from headscope.show.report.tables import HeadsAtStep, ReportInput
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
@@ -50,7 +51,7 @@ def write_report(
     measuring: Mapping[str, Any] | None = None,
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
-) -> HeadsAtStep:
+) -> tuple[HeadsAtStep, int]:
     """Write the tables, the pictures (PNG and SVG) and attention.html.
 
     - `thresholds` give other names than those of the record of the heads.
@@ -62,29 +63,27 @@ def write_report(
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
     an earlier report are replaced or removed. Returns what was measured of the heads of the
-    checkpoint. Raises UserError if a file of someone else would be overwritten.
+    checkpoint, and how many tokens attention.html shows. Raises UserError if a file of someone else
+    would be overwritten.
     """
     files_of(folder)  # fails before the long measurements
     loaded, windows = report.loaded, report.windows
     models = {model.step: model for model in (*history, loaded)}
-    by_step = {}
+    of_loaded = loaded.read(report.tokens)
+    shown = shown_tokens(of_loaded, len(models))
+    text, expected = report.tokens[:shown], of_loaded.targets(shown)[shown - 1]
+    by_step, snapshots, losses = {}, {}, []
+    reads: dict[int, dict[str, Why]] = {}
+    rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
     for step, model in track(sorted(models.items())):
-        reading = model.read(report.tokens)
+        reading = of_loaded if model is loaded else model.read(report.tokens)
         record = reading.record(**(measuring or {}))
         if thresholds:
             record = record.renamed(model.model, thresholds)
         removed = ablation(model.model) if ablation else None
         similarity = head_similarity(model.model, windows)
         by_step[step] = HeadsAtStep(reading, record, similarity, removed)
-    heads = by_step[loaded.step]
-    over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
-    shown = shown_tokens(heads.reading, len(by_step))
-    text, expected = report.tokens[:shown], heads.reading.targets(shown)[shown - 1]
-    snapshots, losses, reads = {}, [], {}
-    rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
-    for step, at_step in track(by_step.items()):
-        model, reading = models[step], at_step.reading
-        made = reading.snapshot(at_step.record, shown, more_metrics=at_step.changes)
+        made = reading.snapshot(record, shown, more_metrics=by_step[step].changes)
         if report.source == VALIDATION:
             found = find_examples(model.model, windows, model.tokenizer)
             elsewhere = shown_examples(found, windows, report.source)
@@ -93,11 +92,15 @@ def write_report(
         snapshots[step] = made
         losses.append(reading.loss(shown))
         of_page = model.read(text)
-        for row in of_page.decider_rows(token=expected):
-            rows["deciders"].append({"step": step, **row})
-        reads[step] = tables.reads_of(of_page, heads.record.heads)
-        for head, why in reads[step].items():
-            rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
+        deciders = of_page.deciders(token=expected).to_dict("records")
+        rows["deciders"] += [{"step": step, **row} for row in deciders]
+        reads[step] = {}
+        for head in record.heads:
+            with suppress(UserError):  # its scores are not a sum over pairs, or do not differ
+                reads[step][head] = why = of_page.why(head)
+                rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
+    heads = by_step[loaded.step]
+    over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
     content = tables.summary(report, heads, patching)
     rows["columns"] = content["metrics"]
     written = tables.tables_of(heads, shown)
@@ -117,7 +120,7 @@ def write_report(
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
     drawn = pictures_of(heads, patching, over_steps, reads[loaded.step])
     write_files(folder, content, contents, track(drawn))
-    return heads
+    return heads, shown
 
 
 def write_files(
@@ -181,27 +184,17 @@ def pictures_of(
     picture = pictures.similarity_matrix(heads.similarity, record.heads, **texts)
     yield "similarity", picture
     if heads.ablation:
-        yield "ablation", changes(heads.ablation)
+        replacement = "its mean" if heads.ablation.replace_by == "mean" else "zero"
+        yield "ablation", pictures.changes_of_heads(heads.ablation.metrics, replacement)
     if patching:
         yield "patching", scores(patching)
     if position := pictures.position_picture(reading.model.position):
         yield "position", position
     if history:
-        yield "history", lines(history)
+        by_step = {step: {**each.record.metrics, **each.changes} for step, each in history.items()}
+        yield "history", pictures.history(by_step, title="Metrics of all heads during training")
     if reads:
         yield "reads", shares(reads)
-
-
-def changes(result: AblationResult) -> Figure:
-    replacement = "its mean" if result.replace_by == "mean" else "zero"
-    label = (
-        f"change of the loss in nats per token when a head is replaced by {replacement}; above 0, "
-        "the head helps"
-    )
-    names = {"loss_change": "measured:", "loss_change_estimate": "estimated from gradients:"}
-    values = {text: result.metrics[name] for name, text in names.items() if name in result.metrics}
-    title = "Change of the loss without each head"
-    return pictures.changes_of_heads(values, title=title, label=label)
 
 
 def scores(patching: PatchedTexts) -> Figure:
@@ -215,16 +208,6 @@ def scores(patching: PatchedTexts) -> Figure:
         f"{result.clean:.3g} (clean), {result.corrupted:.3g} (corrupted)"
     )
     return pictures.patching_of_heads(result.denoising, result.noising, title=title)
-
-
-def lines(history: Mapping[int, HeadsAtStep]) -> Figure:
-    every = [{**heads.record.metrics, **heads.changes} for heads in history.values()]
-    values = {
-        name: torch.stack([metrics[name] for metrics in every])
-        for name in every[0]
-        if all(name in metrics for metrics in every)
-    }
-    return pictures.history([*history], values, title="Metrics of all heads during training")
 
 
 def shares(reads: Mapping[str, Why]) -> Figure:

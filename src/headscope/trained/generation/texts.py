@@ -40,7 +40,7 @@ def generate_texts(
         raise UserError("stop='' is empty: every generated text would be empty")
     start = tokenizer.encode_prompt(prompt) or [tokenizer.first_token()]
     texts = [Text(tokenizer, stop) for _ in seeds]
-    for tokens in generate_tokens(model, [start] * len(seeds), seeds=seeds, **options):
+    for tokens in generate_tokens(model, start, seeds=seeds, **options):
         pieces = [text.take(token) for text, token in zip(texts, tokens, strict=True)]
         if any(pieces):
             yield pieces

@@ -70,7 +70,7 @@ class Context:
 @torch.no_grad()
 def generate_tokens(
     model: GPT,
-    prompts: Sequence[Sequence[int]],
+    prompt: Sequence[int],
     *,
     max_new_tokens: int,
     seeds: Sequence[int],
@@ -80,36 +80,27 @@ def generate_tokens(
     cached: bool = True,
     decode_one: DecodeStep | None = None,
 ) -> Iterator[list[int]]:
-    """Yields lists with one new token for each of `prompts`.
+    """Continues `prompt` once for each of `seeds`. Yields lists with one new token of each text.
 
-    Each text depends only on its own prompt and seed, not on the other texts. `choose_tokens`
-    describes differences between devices. Prompts of equal length are processed as one batch.
-    `Context` explains `cached`, `decode_one` and what happens to texts longer than `block_size`.
+    Each text depends only on the prompt and its own seed, not on the other texts. `choose_tokens`
+    describes differences between devices. All texts are processed as one batch. `Context` explains
+    `cached`, `decode_one` and what happens to texts longer than `block_size`.
 
-    Raises UserError when a prompt is empty, when a token of a prompt is not in the vocabulary, when
+    Raises UserError when the prompt is empty, when one of its tokens is not in the vocabulary, when
     a setting is out of range, or when logits are not finite.
     """
     sampling: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     check_sampling(max_new_tokens=max_new_tokens, **sampling)
-    by_length: dict[int, list[int]] = {}
-    prompts = [token_ids(prompt, model.vocab_size) for prompt in prompts]
-    for number, prompt in enumerate(prompts):
-        if not prompt:
-            raise UserError("the prompt must have at least one token, such as end_of_text")
-        by_length.setdefault(len(prompt), []).append(number)
-    batches = []
-    for numbers in by_length.values():
-        tokens = torch.tensor([prompts[number] for number in numbers], device=model.device)
-        context = Context(model, tokens, cached=cached, decode_one=decode_one)
-        stream = uniform_numbers([seeds[number] for number in numbers], model.device)
-        batches.append((numbers, context, stream))
+    prompt = token_ids(prompt, model.vocab_size)
+    if not prompt:
+        raise UserError("the prompt must have at least one token, such as end_of_text")
+    tokens = torch.tensor([prompt] * len(seeds), device=model.device)
+    context = Context(model, tokens, cached=cached, decode_one=decode_one)
+    stream = uniform_numbers(seeds, model.device)
     for _ in range(max_new_tokens):
-        new_tokens = [0] * len(prompts)
-        for numbers, context, stream in batches:
-            tokens = choose_tokens(context.next_logits(), uniform=next(stream), **sampling)
-            for number, token in zip(numbers, tokens.tolist(), strict=True):
-                new_tokens[number] = token
-            context.append(tokens)
+        tokens = choose_tokens(context.next_logits(), uniform=next(stream), **sampling)
+        context.append(tokens)
+        new_tokens = tokens.tolist()
         check_chosen(new_tokens)
         yield new_tokens
 
