@@ -23,15 +23,19 @@ export async function render() {
   });
 
   let selected = null; // the runs that TensorBoard selects; null if it does not say so
+  let known = []; // all runs with data
+  const isShown = ({ name }) => selected === null || selected.has(name);
   const select = (names) => {
+    const shown = () => JSON.stringify(known.filter(isShown).map(({ name }) => name));
+    const before = shown();
     selected = Array.isArray(names) && names.length > 0 ? new Set(names) : null;
-    viewer.refresh();
+    if (shown() !== before) viewer.refresh();
   };
   const store = createStore({
     async runs() {
-      const { runs } = await json("runs");
-      const shown = runs.filter(({ name }) => selected === null || selected.has(name));
-      if (runs.length > 0 && shown.length === 0) throw new DataError(DATA.notSelected);
+      known = (await json("runs")).runs;
+      const shown = known.filter(isShown);
+      if (known.length > 0 && shown.length === 0) throw new DataError(DATA.notSelected);
       return shown;
     },
     history: (run, text) => json("history", { run, text }),
