@@ -10,14 +10,15 @@ from running import ROOT
 
 import headscope.nn
 from benchmarks.pages import DEMO, data_of
+from headscope.analysis.headers import PER_STEP
 
 
-def test_the_demo_has_layouts_and_is_small() -> None:
+def test_the_demo_has_the_current_format_and_is_small() -> None:
     """If the format of its data has changed: python -m benchmarks.docs demo"""
     page = DEMO.read_text("utf-8")
     steps = data_of(page)["runs"][0]["history"]["steps"]
     assert len(steps) >= 10
-    assert all("layout" in step for step in steps)
+    assert all(step.keys() >= {*PER_STEP} for step in steps)
     assert len(page) < 1.5 * 2**20
 
 
