@@ -106,7 +106,7 @@ def analyze(
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    print_report(heads, patching, shown)
+    print_report(heads, patching, len(report.tokens), shown)
     note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")

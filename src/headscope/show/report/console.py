@@ -14,10 +14,12 @@ from headscope.trained.ablations import AblationResult
 LISTED = 5  # of the most important heads
 
 
-def print_report(heads: HeadsAtStep, patching: PatchedTexts | None, shown: int) -> None:
+def print_report(
+    heads: HeadsAtStep, patching: PatchedTexts | None, tokens: int, shown: int
+) -> None:
     """Print the names of the heads and the most important heads, and to standard error what they
-    were measured on. `shown` is the number of tokens in attention.html."""
-    record, ablation, tokens = heads.record, heads.ablation, len(heads.reading.tokens)
+    were measured on. Of the `tokens` of the text, attention.html shows the first `shown`."""
+    record, ablation = heads.record, heads.ablation
     for name, head_type in zip(record.heads, record.types, strict=True):
         offset = f", {head_type.label}" if head_type.offset else ""
         print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")

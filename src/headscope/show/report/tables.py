@@ -67,12 +67,11 @@ class ReportInput:
 class HeadsAtStep:
     """What a report says of all heads at one training step.
 
-    - `reading`: what the text of the report does to the model, and `record`: what the heads do.
+    - `record`: their metrics and names.
     - `similarity` (L H, L H): the cosine similarity of each pair of heads on the windows.
     - `ablation`: the effect of removing each head.
     """
 
-    reading: Reading
     record: HeadRecord
     similarity: Tensor
     ablation: AblationResult | None
@@ -83,9 +82,9 @@ class HeadsAtStep:
         return self.ablation.metrics if self.ablation else {}
 
 
-def tables_of(heads: HeadsAtStep, shown: int) -> dict[str, DataFrame]:
+def tables_of(reading: Reading, heads: HeadsAtStep, shown: int) -> dict[str, DataFrame]:
     """The tables of pairs of heads, and of the first `shown` tokens of the text, by file names."""
-    reading, names, model = heads.reading, heads.record.heads, heads.reading.model
+    names, model = heads.record.heads, reading.model
     mask = visible_in(model, reading.tokens[None])
     visible = visible_keys(reading.attention, None if mask is None else mask[0, 0])  # (T, T)
     maps = reading.attention.flatten(0, 1)[:, :shown, :shown]

@@ -18,6 +18,7 @@ from headscope.analysis.examples import example_rows, find_examples, shown_examp
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import head_similarity
 from headscope.analysis.head_types import Thresholds
+from headscope.analysis.reading import Reading
 from headscope.analysis.why import POSITION_BIAS, Why
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
@@ -82,7 +83,7 @@ def write_report(
             record = record.renamed(model.model, thresholds)
         removed = ablation(model.model) if ablation else None
         similarity = head_similarity(model.model, windows)
-        by_step[step] = HeadsAtStep(reading, record, similarity, removed)
+        by_step[step] = HeadsAtStep(record, similarity, removed)
         made = reading.snapshot(record, shown, more_metrics=by_step[step].changes)
         if report.source == VALIDATION:
             found = find_examples(model.model, windows, model.tokenizer)
@@ -103,7 +104,7 @@ def write_report(
     over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
     content = tables.summary(report, heads, patching)
     rows["columns"] = content["metrics"]
-    written = tables.tables_of(heads, shown)
+    written = tables.tables_of(of_loaded, heads, shown)
     written["heads.csv"] = tables.with_uniform(heads)
     written |= {f"{name}.csv": DataFrame(listed) for name, listed in rows.items() if listed}
     if over_steps:
@@ -112,13 +113,13 @@ def write_report(
         written["patching.csv"] = tables.patching_table(patching.result)
     contents = {name: table.to_csv(index=False).encode() for name, table in written.items()}
     decisive = [row for row in rows["deciders"] if row["step"] == loaded.step]
-    page = page_of(heads.reading, [*snapshots.values()], losses, decisive)
+    page = page_of(of_loaded, [*snapshots.values()], losses, decisive)
     contents["attention.html"] = page.encode()
     if event_file:
         blobs = {step: snapshot.blobs() for step, snapshot in snapshots.items()}
         # TensorBoard sorts event files by the seconds in their names.
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
-    drawn = pictures_of(heads, patching, over_steps, reads[loaded.step])
+    drawn = pictures_of(of_loaded, heads, patching, over_steps, reads[loaded.step])
     write_files(folder, content, contents, track(drawn))
     return heads, shown
 
@@ -168,13 +169,14 @@ def files_of(folder: Path) -> list[str]:
 
 
 def pictures_of(
+    reading: Reading,
     heads: HeadsAtStep,
     patching: PatchedTexts | None,
     history: Mapping[int, HeadsAtStep],
     reads: Mapping[str, Why],
 ) -> Iterator[tuple[str, Figure]]:
     """All pictures of a report, each with its file name without extension."""
-    reading, record = heads.reading, heads.record
+    record = heads.record
     for layer, weights in enumerate(reading.attention):
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture

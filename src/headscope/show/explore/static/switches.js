@@ -8,6 +8,7 @@ import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";
 import { EXPLORE as TEXTS, HEADS } from "./viewer/texts.js";
 
+const CHIPS = 40; // groups of switched heads that are listed
 const ALL_ON = switchesOf(EMPTY);
 
 /** What is switched, as groups {text, heads}: all heads but one, whole layers, and single heads. */
@@ -126,11 +127,12 @@ export function createSwitches(parent, actions) {
       const groups = switchedGroups(switchesOf(state), main.about);
       disable(reset, groups.length === 0, alone);
       redraw(chips, () => {
-        for (const { text, heads } of groups) {
+        for (const { text, heads } of groups.slice(0, CHIPS)) {
           button(chips, `${text} ×`, () => set(heads, "on"),
             { class: "chip", title: TEXTS.switchOn(heads.join(", ")) });
         }
       }, alone);
+      if (groups.length > CHIPS) chips.append(TEXTS.more(groups.length - CHIPS));
       const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
       const comparable = after !== null && before !== null && reference.about.vocabulary === main.about.vocabulary;
       const say = reference?.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;

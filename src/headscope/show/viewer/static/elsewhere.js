@@ -16,6 +16,7 @@ export function createElsewhere(parent, store, find) {
   const heading = make(fold, "summary");
   const body = make(fold, "div");
   let current = null; // the newest model
+  let shown = ""; // what is on the screen, as JSON
 
   async function show(model) {
     current = model;
@@ -23,11 +24,13 @@ export function createElsewhere(parent, store, find) {
     write(heading, TEXTS.title(model.name));
     if (section.hidden || !fold.open) return;
     section.classList.add("asking");
-    if (!body.hasChildNodes()) body.textContent = COMMON.working;
+    if (!shown) body.textContent = COMMON.working;
     const found = await (find?.(model) ?? inData(store, model)).then(checked)
       .catch(({ message }) => ({ problem: message }));
     if (model !== current) return;
     section.classList.remove("asking");
+    if (shown === JSON.stringify(found)) return;
+    shown = JSON.stringify(found);
     list(found);
   }
 

@@ -5,6 +5,7 @@ import { own } from "./dom.js";
 import { HEAD_NAMES, METRICS } from "./glossary.js";
 import { headName } from "./state.js";
 import { HEADS } from "./texts.js";
+import { mixed } from "./theme.js";
 
 const STYLES = {
   "previous-token": ["blue", false, "prev"],
@@ -63,9 +64,10 @@ export const colourOf = (theme, name) => theme[styleOf(name)[0]];
 /** Fills a rectangle of a canvas with the look of a name. */
 export function fillName(context, theme, name, x, y, width, height) {
   const [colour, striped] = styleOf(name);
-  context.fillStyle = theme[colour];
+  const blended = striped && height < 8; // too low for stripes
+  context.fillStyle = blended ? `rgb(${mixed(theme[colour], theme.stripe, 0.5)})` : theme[colour];
   context.fillRect(x, y, width, height);
-  if (!striped) return;
+  if (blended || !striped) return;
   context.save();
   context.beginPath();
   context.rect(x, y, width, height);

@@ -10,6 +10,7 @@ import { NEXT as TEXTS } from "./texts.js";
 const HEADS = 8; // heads that are listed
 const RAISED = 5; // tokens that the opened head raises most
 const LIKELY = 0.5;
+const LINE = 0.97; // a curve at zero is a line, which can be seen
 
 export function percentText(share) {
   if (Number.isNaN(share)) return TEXTS.notANumber;
@@ -90,12 +91,13 @@ export function createNext(parent, actions) {
 
   function showSteps(model) {
     const { history, index, kept } = model;
-    const values = history.steps.map(({ next }) => next[kept] ?? 0);
+    const values = history.steps.map(({ next }) => next[kept] ?? null);
     steps.box.hidden = history.steps.length < 2 || following(model) === undefined;
     if (steps.box.hidden) return;
     const places = placesOf(history);
-    const points = places.map((place, at) => `${place}% ${100 * (1 - values[at])}%`);
-    curve.style.clipPath = `polygon(0 100%, ${points}, 100% 100%)`;
+    const known = places.flatMap((place, at) => (values[at] === null ? [] : [[place, values[at]]]));
+    const points = known.map(([place, share]) => `${place}% ${100 * Math.min(1 - share, LINE)}%`);
+    curve.style.clipPath = `polygon(${known[0]?.[0] ?? 0}% 100%, ${points}, ${known.at(-1)?.[0] ?? 0}% 100%)`;
     cursor.style.left = `${places[index]}%`;
     const learned = values.findIndex((share) => share >= LIKELY);
     steps.more.textContent = learned < 0 ? TEXTS.below(LIKELY)

@@ -17,7 +17,7 @@ const store = createStore({
 const address = createAddress(window);
 const read = () => ({ ...address.read(), ...(location.hash ? {} : data.start) });
 const explanationOf = ({ state, step }, { head, query, key }) => data.runs.find(({ name }) => name === state.run).why
-  .find((each) => each.step === step.step && each.head === head && each.query === query && each.key === key) ?? null;
+  .find((each) => each.step === step.step && each.head === head && each.query === query && (key ?? each.key) === each.key) ?? null;
 const viewer = createViewer(document.body, {
   store, address: { ...address, read }, title: data.title || COMMON.pageTitle, explanationOf,
 });

@@ -328,6 +328,7 @@ export const EXPLORE = {
   layer: (layer) => `layer ${layer}`,
   allOn: "all on",
   switchOn: (head) => `switch ${head} on`,
+  more: (number) => ` and ${number} more`,
   effect: (heads, token, before, after, change) => [`With ${heads}, “`, token, "” ",
     before === after ? `stays at ${before}.` : `${change < 0 ? "falls" : "rises"} from ${before} to ${after}.`],
   first: (token, share) => [" Now “", token, `” is the most likely token, with ${share}.`],

@@ -19,7 +19,6 @@ import { createText } from "./text.js";
 import { COMMON, VIEWER as TEXTS } from "./texts.js";
 import { readTheme, watchTheme } from "./theme.js";
 import { createTimeline } from "./timeline.js";
-import { row, strongest } from "./weights.js";
 import { createWhy } from "./why.js";
 
 const REST = 100; // ms without an action until the neighbours of the cursor are loaded
@@ -206,11 +205,6 @@ export function createViewer(root, options) {
       return null;
     });
     if (rendering < painted.rendering) return;
-    if (complete?.edge?.key === null) { // the walk goes on to the key with the largest weight
-      const [[key] = [complete.edge.query]] = strongest(row(complete.own, complete.edge.query), 1);
-      if (isNewest()) follow([...state.walk.slice(0, -1), { ...complete.edge, key }]);
-      return;
-    }
     painted = { rendering, model: complete };
     main.classList.toggle("without-weights", !complete);
     if (!complete) return;

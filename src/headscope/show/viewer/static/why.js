@@ -102,11 +102,12 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
     const products = q.map((value, i) => value * k[i]);
     [q, k, products].forEach((values, number) => {
       make(vectors, "span", { class: "quiet" }, TEXTS.vectors[number]);
-      const row = make(vectors, "div", { class: "vector" });
+      const bars = make(vectors, "div", { class: "vector" });
+      bars.style.gap = values.length > 128 ? 0 : "1px";
       const most = Math.max(...values.map(Math.abs)) || 1;
       for (const value of values) {
         const look = ["looks", "looked", value > 0 ? "more" : "less"][number];
-        make(row, "i", { class: look }).style.setProperty("--value", value / most);
+        make(bars, "i", { class: look }).style.setProperty("--value", value / most);
       }
     });
   }
@@ -194,16 +195,24 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
   return {
     /** Shows the last edge of the walk. */
     async paint(model) {
-      const { edge, history } = model;
+      const { edge, history, own } = model;
       section.hidden = !edge;
       if (!edge) {
         asked = null;
         return;
       }
+      if (edge.key === null) { // the key with the largest weight
+        asked = edge;
+        const [[strongestKey] = [edge.query]] = strongest(row(own, edge.query), 1);
+        const answer = await Promise.resolve(explanationOf(model, edge)).catch(() => null);
+        const key = answer?.key ?? strongestKey;
+        if (asked === edge) actions.follow([...model.state.walk.slice(0, -1), { ...edge, key }]);
+        return;
+      }
       showTrail(model);
       const question = [history, model.step.step, edge.head, edge.query, edge.key];
-      if (asked?.every((each, i) => each === question[i])) return;
-      const isOther = asked?.slice(2).join() !== question.slice(2).join();
+      if (asked?.every?.((each, i) => each === question[i])) return;
+      const isOther = asked?.slice?.(2).join() !== question.slice(2).join();
       asked = question;
       section.classList.add("asking");
       const answer = await Promise.resolve(explanationOf(model, edge)).catch(({ message }) => ({ problem: message }));
