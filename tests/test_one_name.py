@@ -22,9 +22,11 @@ import headscope
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import description
 from headscope.analysis.reading import Reading
+from headscope.errors import UserError
 from headscope.show.explore.models import Models
 from headscope.trained import records
 from headscope.trained.records import FILE, SPEECHES
+from headscope.training.callbacks import saving
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
@@ -191,6 +193,22 @@ def test_best_and_last_have_a_record_of_the_steps_they_saved(speeches, tmp_path,
         assert record.step == loaded.step
 
 
+@pytest.mark.parametrize("error", [UserError("the disk is full"), KeyboardInterrupt()])
+def test_an_interrupt_stays_one_if_its_records_cannot_be_written(
+    speeches, tmp_path, monkeypatch, error
+):
+    monkeypatch.chdir(tmp_path)
+
+    def fail(*given):
+        raise error
+
+    monkeypatch.setattr(saving, "write_entries", fail)
+    words = [*SMALL, f"data.path={speeches}", "trainer.max_steps=6", "hydra.run.dir=run"]
+    with pytest.raises(KeyboardInterrupt):  # not the error, and no SystemExit of Lightning
+        headscope.train(words, callbacks=[Stop()])
+    assert headscope.load("run").step <= 5
+
+
 def test_a_few_tokens_give_no_names(run):
     loaded = headscope.load(run)
     texts = ["We the people of the United States, in Order to form", "We the"]
@@ -202,6 +220,8 @@ def test_a_few_tokens_give_no_names(run):
 
 DAMAGED = {
     "metric": lambda entry: entry["metrics"].update(self=[[1e308] * 4] * 2),
+    "name": lambda entry: entry["metrics"].update({"\ud800": [[0.1] * 4] * 2}),
+    "name of uniform": lambda entry: entry["uniform"].update({"\ud800": 0.1}),
     "no metric": lambda entry: entry["metrics"].pop("self"),
     "uniform": lambda entry: entry["uniform"].update(self=1e308),
     "descriptions": lambda entry: entry.update(descriptions={"self": "\ud800"}),
@@ -235,6 +255,8 @@ def test_a_checkpoint_without_a_record_is_measured_as_those_of_its_run(run, tmp_
     found = [headscope.load(file).record() for file in folder.glob("*.safetensors")]
     assert {record.digest for record in found} == {digest, *dict(others)}
     assert {record.windows for record in found} == {3}
+    records.write_entries(folder, {"other": entry | {"windows": 10**6}})  # of a stranger
+    assert records.settings_in(folder, headscope.load(run).model) == {}
 
 
 def test_a_metric_that_is_not_a_number_stays_one(run, tmp_path):

@@ -19,11 +19,16 @@ HeadMetric = Callable[[Tensor, Tensor], Tensor]
 """Maps the attention weights (L, H, T, T) of one text and its token ids (T,), both on the model's
 device, to one number per head, (L, H). The first line of its docstring describes it."""
 
-COLUMNS = """same_token punctuation frequent cosine_similarity jensen_shannon uniqueness diversity
+COLUMNS = (
+    *("layer", "head", "type", "step", "run", "role", "name", "seed", "metric", "value"),
+    "measured_tokens",
+)
+"""The columns of tables that are no metrics."""
+OTHERS = """same_token punctuation frequent cosine_similarity jensen_shannon uniqueness diversity
 loss_change loss_change_error loss_change_estimate bits_per_byte_change other_induction denoising
 noising gradient_importance fixed_offset offset direct_effect difference next_difference
-random_difference layer head type step run role name"""
-OURS = (*METRICS, *REPEAT_METRICS, *WEIGHT_METRICS, *COLUMNS.split())
+random_difference"""
+OURS = (*METRICS, *REPEAT_METRICS, *WEIGHT_METRICS, *COLUMNS, *OTHERS.split())
 """Names that a metric of the user may not have."""
 
 

@@ -17,6 +17,7 @@ from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.head_types import NONE, HeadType, Thresholds, head_types
 from headscope.analysis.headers import MAX_METRICS, MAX_TEXT
 from headscope.analysis.metrics import METRICS
+from headscope.analysis.own_metrics import COLUMNS
 from headscope.analysis.snapshot import json_numbers
 from headscope.config.parse import parse
 from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention
@@ -115,11 +116,11 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
     shape = (len(model.attentions), model.attentions[0].heads)
     try:
         metrics = {
-            str(name): torch.tensor(np.array(values, dtype=float)).float().view(shape)
+            encodable(name): torch.tensor(np.array(values, dtype=float)).float().view(shape)
             for name, values in entry["metrics"].items()
-            if len(name) <= MAX_TEXT and name not in ("layer", "head", "type", "step")
+            if len(name) <= MAX_TEXT and name not in COLUMNS
         }
-        uniform = {str(name): float(value) for name, value in entry["uniform"].items()}
+        uniform = {encodable(name): float(value) for name, value in entry["uniform"].items()}
         diversity = float(entry["diversity"])
         every = torch.tensor([*uniform.values(), diversity], dtype=torch.float32)
         numbers = [every, *metrics.values()]

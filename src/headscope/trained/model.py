@@ -201,7 +201,8 @@ class TrainedModel:
             return known
         tokens, used = (text.tokens, source or VALIDATION) if text else self.text_to_measure()
         options = {**settings_in(self.path.parent, self.model), "own": metrics}
-        options |= {"windows": windows} if windows else {}
+        if windows or used != VALIDATION:
+            options["windows"] = windows
         recorder = HeadRecorder(self.model, self.tokenizer, tokens, used, **options)
         whole = self.rebuilt()  # without what is switched off now
         record = recorder.record(whole, digest=self.digest, step=self.known_step, track=track)

@@ -29,6 +29,8 @@ VALIDATION, SPEECHES = "the validation split", "the speeches that headscope come
 """The texts on which heads are measured."""
 TOKENS, LONGEST = 1024, 256
 """The number of tokens on which heads are measured, and the length of the longest windows."""
+MOST_TOKENS = 2**16
+"""With more tokens, a record says nothing about how others are measured."""
 REPEATED_TEXTS = 8
 """The number of random texts for the metrics of induction, each with a passage twice."""
 
@@ -114,8 +116,10 @@ def record_in(folder: Path, digest: str, model: GPT) -> HeadRecord | None:
 
 
 def settings_in(folder: Path, model: GPT) -> dict[str, Any]:
-    """How the run with this folder measures its heads, as options of `HeadRecorder`."""
+    """How the run with this folder measures its heads on its validation split, as options of
+    `HeadRecorder`. A stranger's file cannot make this slow."""
     for digest, entry in entries_in(folder).items():
-        if record := record_from(entry, model, digest):
+        record = record_from(entry, model, digest)
+        if record and record.source == VALIDATION and record.measured_tokens <= MOST_TOKENS:
             return {"thresholds": record.thresholds, "windows": record.windows}
     return {}

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -138,10 +139,14 @@ class CheckpointSaver(Checkpoint):
             self._interrupt(trainer, pl_module, number)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        self._record_heads(trainer, pl_module)
+        try:
+            self._record_heads(trainer, pl_module)
+        except KeyboardInterrupt:  # Lightning would exit with the code 1
+            raise Interrupted(signal.SIGINT) from None
 
     def _interrupt(self, trainer: Any, pl_module: Any, number: int) -> None:
-        self._record_heads(trainer, pl_module)
+        with suppress(KeyboardInterrupt):  # a second one
+            self._record_heads(trainer, pl_module)
         raise Interrupted(number)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -205,7 +210,7 @@ class CheckpointSaver(Checkpoint):
             before[plan.latest.digest] = plan.latest.stored()
         best_and_last = (self.folder / f"{name}{SUFFIX}" for name in ("best", "last"))
         # Without a record, heads are measured when a checkpoint is opened.
-        with suppress(OSError, torch.OutOfMemoryError), pl_module.timer.paused():
+        with suppress(UserError, OSError, torch.OutOfMemoryError), pl_module.timer.paused():
             for file in (*best_and_last, *steps_of(self.folder).values()):
                 with suppress(UserError):  # missing, damaged, or put there by the user
                     digest = digest_of_checksums(read(file).data["checksums"])
