@@ -39,8 +39,8 @@ class Count:
     """Counts what one split contains.
 
     - `tokens`: the number of its tokens, at most `limit`.
-    - `text_bytes`: in validation, the number of bytes of the text that was encoded, and
-      `token_bytes`: the number of bytes that its tokens stand for.
+    - `text_bytes`: the number of bytes of the text that was encoded to these tokens.
+    - `token_bytes`: the number of bytes that these tokens stand for, counted only in validation.
     - `digests`: how often each document occurs, by its digest. Duplicates that are left out count.
     """
 
@@ -54,6 +54,19 @@ class Count:
     def text_per_token_byte(self) -> float:
         """Bytes of text per byte of its tokens: 1 unless the tokenizer loses text."""
         return self.text_bytes / self.token_bytes if self.token_bytes else 1.0
+
+    def take(self, tokens: np.ndarray, text_bytes: int, byte_lengths: np.ndarray) -> np.ndarray:
+        """Returns the first of these tokens, as many as the limit allows, and counts them. All
+        `tokens` together encode a text of `text_bytes`. If not all are taken, the size of their
+        text is computed from `byte_lengths` (V,), the bytes of each token of the vocabulary. This
+        is an estimate if the tokenizer loses text."""
+        taken = tokens[: int(min(len(tokens), self.limit - self.tokens))]
+        if len(taken) < len(tokens):
+            kept, total = (int(byte_lengths[counted].sum()) for counted in (taken, tokens))
+            text_bytes = text_bytes * kept // max(1, total)
+        self.tokens += len(taken)
+        self.text_bytes += text_bytes
+        return taken
 
 
 class EncodedCorpus:
@@ -92,12 +105,9 @@ class EncodedCorpus:
         with closing(batches), ThreadPoolExecutor(process_cores()) as pool:
             for batch, tokens in encode_batches(pool, own, batches, ahead=self.ahead):
                 count = self.counts[batch.split]
-                taken = tokens[: int(min(len(tokens), count.limit - count.tokens))]
-                count.tokens += len(taken)
-                # For the training split, this would take long.
-                if batch.split == "validation" and len(taken):
-                    count.text_bytes += batch.size
-                    count.token_bytes += int(byte_lengths[tokens].sum())
+                taken = count.take(tokens, batch.size, byte_lengths)
+                if batch.split == "validation":  # for the training split, this would take long
+                    count.token_bytes += int(byte_lengths[taken].sum())
                 yield batch.split, taken
 
     def in_both_splits(self) -> int:
