@@ -12,6 +12,8 @@ from headscope.data.tokenizer import Tokenizer, byte
 from headscope.nn import GPT
 from headscope.trained import checkpoint
 
+OPTIMIZER_STEPS = "epoch_loop.manual_optimization.optim_step_progress"
+
 SIZES = ["model.block_size=8", "model.embed_dim=8", "model.layers=2"]
 
 
@@ -30,7 +32,11 @@ def content(
     return {
         **checkpoint.contents(parsed, tokenizer, "none", "32-true"),
         "step": step,
-        "training": {"loops": {}, "callbacks": {}, "language_model": {}},
+        "training": {
+            "loops": {OPTIMIZER_STEPS: {"total": {"completed": step}}},
+            "callbacks": {},
+            "language_model": {"threads": 1, "processes": 1},
+        },
         "tensors": {f"model.{name}": weight for name, weight in model.state_dict().items()},
     }, model
 

@@ -50,7 +50,7 @@ from headscope.training.module import LanguageModel
 from headscope.training.run import flat
 from headscope.training.run_folder import is_run
 
-EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32", "logged")
+EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32")
 
 CHOICES: dict[str, list[Any]] = {
     "model/position": [*POSITIONS],

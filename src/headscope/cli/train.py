@@ -10,17 +10,17 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from headscope.cli import command_line
 from headscope.cli.conf import is_group
 from headscope.cli.words import WRITES_NOTHING, key_of, value_of
-from headscope.config.parse import parse
+from headscope.config.own_parts import parts_words
 from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.machine import core_seconds, cores_of_others
 from headscope.stop import Interrupted
-from headscope.terminal import note
+from headscope.terminal import command
 from headscope.training import processes, run_folder
 
 
@@ -77,64 +77,60 @@ def run(
     from headscope.training.build import build
     from headscope.training.callbacks import progress
     from headscope.training.run import fit
-    from headscope.training.trainer import silence_libraries, torch_flags_restored
+    from headscope.training.trainer import silence_libraries
 
     silence_libraries()
     first = processes.rank() == 0
     console = progress.new_console(quiet=quiet or not first)
     say = partial(progress.say, console)
-    warn = partial(say, style="yellow")
-    keys = [*map(key_of, HydraConfig.get().overrides.task)]
-    folder = Path(composed.resume) if composed.resume else command_line.run_folder()
-    resume = resuming.newest_checkpoint(folder, warn) if composed.resume else None
-    if resume:
-        plain: Any = OmegaConf.to_container(composed, resolve=True)
-        config, changes = resuming.resumed_config(plain, resume, keys)
-    else:
-        config, changes = resuming.with_trained_model(parse(TrainConfig, composed), keys), []
-    again = "the same command" if sweep else run_folder.how_to_resume(folder, config)
-    if in_python:
-        again = f"headscope.train({run_folder.resume_words(folder, config)})"
-        again += ", with the same callbacks= and logger=" if callbacks or loggers else ""
-    if (sweep or resume) and config.trainer.arguments.get("fast_dev_run"):
-        raise UserError("trainer.fast_dev_run keeps nothing: use it without -m and resume=")
-    lock = run_folder.locked(folder, say=say if sweep else None)
-    with (
-        lock if first else nullcontext(),
-        processes.report_lost_process(folder, again),
-        torch_flags_restored(),
-    ):
+    words = [*HydraConfig.get().overrides.task]
+    folder = command_line.run_folder()
+    if composed.resume:
+        resuming.check_is_run(folder := Path(composed.resume))
+    with run_folder.locked(folder, say=say if sweep else None) if first else nullcontext():
         if first:
             run_folder.check_writable(folder)
-            for line in resuming.sources(config, keys) if resume else ():
-                note(line)
-        if sweep and run_folder.is_run(folder):  # the same command continues
-            resume = resuming.newest_checkpoint(folder, warn)
-            resuming.check_same_config(resume, config)
-            if summary := read_summary(folder):
-                say(f"{run_folder.shown(folder)} is already finished")
-                return folder, summary
-        try:
-            alone = sweep or in_python
-            run = build(config, folder, console, resume, callbacks, loggers, alone=alone)
-        except UserError as error:
-            if resume is None or str(resume.path) in str(error):
-                raise
-            raise UserError(f"{resume.path}: {error}") from error
+        start = resuming.start_of(composed, folder, [*map(key_of, words)], sweep=sweep, say=say)
+        if sweep and start.resume and (summary := read_summary(folder)):
+            say(f"{run_folder.shown(folder)} is already finished")
+            return folder, summary
+        again = resume_words(folder, start.config, words)
+        run = build(
+            start.config,
+            folder,
+            console,
+            start.resume,
+            callbacks,
+            loggers,
+            alone=sweep or in_python,
+            again=again,
+        )
         if first:
             run_folder.remove_leftovers(folder)
-        output.print_plan(run, changes)
+        output.print_plan(run, start.changes)
         output.print_busy_machine(run, cores_of_others(started))
         try:
             summary = fit(run)
         except Interrupted:
-            say(f"Saved at step {run.trainer.global_step:,}. To continue: {again}")
+            more = ", with the same callbacks= and logger=" if callbacks or loggers else ""
+            in_words = f"headscope.train({again}){more}" if in_python else command("train", *again)
+            line = f"Saved at step {run.trainer.global_step:,}. To continue: "
+            say(line + ("the same command" if sweep else in_words))
             if not first:
                 sys.exit(0)  # the exit code of the run is that of the first process
             raise
-        if run.trainer.fast_dev_run and first:
-            say("fast_dev_run: training and validation work; nothing is kept")
-            run_folder.remove_unused(folder)
-        elif first:
+        if first:
             output.print_results(run, summary)
         return folder, summary
+
+
+def resume_words(folder: Path, config: TrainConfig, words: Sequence[str]) -> list[str]:
+    """The words that resume the run in `folder`, which was started with `words`. Those are repeated
+    that say what a checkpoint does not keep (see `kept_and_added`)."""
+    groups = {"logger", *(key.partition(".")[0] for key in config.added())} - {"trainer"}
+    again = [
+        word
+        for word in words
+        if re.match(r"\+\w", word) or key_of(word).partition(".")[0] in groups
+    ]
+    return [f"resume={run_folder.shown(folder)}", *parts_words(config.kept()), *again]

@@ -22,7 +22,7 @@ from headscope.training.callbacks.early_stopping import EarlyStopping
 from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.samples import Samples
 from headscope.training.loggers import tensorboards
-from headscope.training.run_folder import is_run, shown
+from headscope.training.run_folder import is_run, remove_unused, shown
 
 
 def print_plan(run: Run, changes: list[str]) -> None:
@@ -97,7 +97,12 @@ def print_final_validation(run: Run, whole: bool) -> None:
 
 
 def print_results(run: Run, summary: dict[str, Any]) -> None:
-    """Prints the summary, up to five lines of a sample, and the next commands to try."""
+    """Prints the summary, up to five lines of a sample, and the next commands to try. After
+    `fast_dev_run`, removes the folder instead."""
+    if run.trainer.fast_dev_run:
+        run.say("fast_dev_run: training and validation work; nothing is kept")
+        remove_unused(run.folder)
+        return
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary.items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) else str(value))

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from PIL import Image
 
 from headscope.errors import UserError
 from headscope.files import FULL
-from headscope.training.run_folder import EVENT_FILE_SUFFIX, EVENT_TIME, event_files
+from headscope.training.run_folder import EVENT_FILE_SUFFIX
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
@@ -26,26 +26,6 @@ def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
 def tensorboard_writers(trainer: Trainer) -> list[Any]:
     """The TensorBoard writers of a run, or an empty list if another process logs this run."""
     return [each.experiment for each in tensorboards(trainer) if trainer.is_global_zero]
-
-
-def lost_steps(logs: Path, logged: Mapping[str, Any]) -> str | None:
-    """Says up to which step TensorBoard will not show everything, or returns None. `logged` has, by
-    the end of its name, the size of each event file at its last checkpoint, and the step of it."""
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-
-    files = {file.name[EVENT_TIME:]: file for file in event_files(logs)}
-    lost = []
-    for name, each in logged.items():
-        if isinstance(each, list) and [*map(type, each)] == [int, int]:
-            size, step = each
-            intact = 0
-            with suppress(Exception):  # of a missing file, or of a malicious record
-                for record in RawEventFileLoader(str(files[name])).Load():  # until a damaged record
-                    intact += len(record) + 16
-            lost += [step] if intact < size else []
-    line = "TensorBoard will not show everything up to step"
-    why = f"event files in {logs} are damaged or missing"
-    return f"{line} {max(lost):,}: {why}" if lost else None
 
 
 @contextmanager

@@ -7,16 +7,12 @@ start all of them. The first (rank 0) chooses the run folder, prints, and writes
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headscope.config.training import TrainerConfig
 from headscope.errors import UserError, first_line
 from headscope.terminal import note
-from headscope.training.run_folder import is_run
 
 FIRST_PROCESS = "HEADSCOPE_FIRST_PROCESS"  # for the processes that Lightning starts
 
@@ -81,10 +77,6 @@ class Processes:
         """The `value` of the first process, in every process."""
         return self.fabric.broadcast(value) if self.fabric else value
 
-    def first_goes_first(self) -> AbstractContextManager[None]:
-        """The other processes enter the `with` block when the first process has left it."""
-        return self.fabric.rank_zero_first(local=False) if self.fabric else nullcontext()
-
 
 def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
     """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all.
@@ -143,14 +135,6 @@ def end_with_first_process() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-@contextmanager
-def report_lost_process(folder: Path, again: str) -> Iterator[None]:
-    """Inside the `with` block, an error of torch.distributed because another process of the run in
-    `folder` has ended becomes a UserError, which says with `again` how to continue."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not any(part in str(error) for part in CONNECTION_ERRORS):
-            raise
-        more = f"; to continue: {again}" if is_run(folder) else ""
-        raise UserError(f"another process of this run has ended unexpectedly{more}") from error
+def lost_connection(error: Exception) -> bool:
+    """Whether torch.distributed raised `error` because another process has ended."""
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in CONNECTION_ERRORS)

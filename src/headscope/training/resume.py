@@ -1,12 +1,12 @@
-"""Continues a run: finds its newest valid checkpoint, makes the configuration of the resumed run,
-and checks that the checkpoint, which may come from a stranger, fits the run."""
+"""How a run starts, new or from a checkpoint of an earlier session, which may come from a stranger:
+finds the newest valid checkpoint, makes the configuration, and checks that both fit."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
+from omegaconf import DictConfig, OmegaConf
 
 from headscope.config.parse import parse, parse_part
 from headscope.config.training import TrainConfig, kept_and_added
@@ -17,7 +17,7 @@ from headscope.terminal import note
 from headscope.trained import checkpoint
 from headscope.trained.checkpoint import Stored, read
 from headscope.trained.checkpoint.finding import first_intact, without_checkpoint
-from headscope.training.run_folder import CHECKPOINTS
+from headscope.training.run_folder import CHECKPOINTS, is_run
 
 FIXED = (
     *("model", "tokenizer", "data", "seed", "init_from", "name", "optimizer._target_"),
@@ -26,47 +26,91 @@ FIXED = (
 """Keys and groups that cannot change when a run is resumed."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """How a run starts: its configuration, and if it is resumed, the checkpoint `resume` and a line
+    for each of the `changes` of its configuration."""
+
+    config: TrainConfig
+    resume: Stored | None = None
+    changes: list[str] = field(default_factory=list)
+
+
+def start_of(
+    composed: DictConfig, folder: Path, keys: list[str], *, sweep: bool, say: Callable[[str], Any]
+) -> Start:
+    """How the run in `folder` starts. `keys` are the keys and groups that the user changes, and
+    `composed` is what Hydra composed. A run of a `sweep` is resumed if it was begun before. `say`
+    tells what else the user should know. Raises UserError if it cannot start so."""
+    if composed.resume:
+        start = resumed(composed, newest_checkpoint(folder, say), keys)
+        for line in sources(start.config, keys):
+            say(line)
+    else:
+        start = Start(with_trained_model(parse(TrainConfig, composed), keys))
+        if sweep and is_run(folder):
+            resume = newest_checkpoint(folder, say)
+            check_same_config(resume, start.config)
+            start = Start(start.config, resume)
+    if (sweep or start.resume) and start.config.trainer.arguments.get("fast_dev_run"):
+        raise UserError("trainer.fast_dev_run keeps nothing: use it without -m and resume=")
+    return start
+
+
+def check_is_run(folder: Path) -> None:
+    """Raises UserError if `folder`, which the key `resume` names, is not that of a run."""
+    if is_run(folder):
+        return
+    run, at, _ = str(folder).rpartition("@")
+    if at and Path(run or "outputs").is_dir():
+        problem = f"resume={folder}: a run resumes only from its newest state"
+        raise UserError(f"{problem}; to start from this step, use init_from={folder}")
+    problem = f"resume={folder} {without_checkpoint(folder)}"
+    raise UserError(f"{problem}; give the folder of a run, such as outputs/gpt_...")
+
+
 def newest_checkpoint(folder: Path, say: Callable[[str], Any] = note) -> Stored:
     """The run's last.safetensors, or its best.safetensors if the former is damaged or missing,
     which `say` tells. Raises UserError if the run in `folder` cannot be resumed from either."""
     files = [folder / "checkpoints" / name for name in CHECKPOINTS]
-    if not any(file.exists() for file in files):
-        run, at, _ = str(folder).rpartition("@")
-        if at and Path(run or "outputs").is_dir():
-            problem = f"resume={folder}: a run resumes only from its newest state"
-            raise UserError(f"{problem}; to start from this step, use init_from={folder}")
-        problem = f"resume={folder} {without_checkpoint(folder)}"
-        raise UserError(f"{problem}; give the folder of a run, such as outputs/gpt_...")
     return first_intact(files, f"resume={folder}", say, _check_resumable)
 
 
 def _check_resumable(stored: Stored) -> None:
-    if not isinstance(stored.data.get("training"), dict):
+    if "training" not in stored.data:
         problem = f"{stored.path} cannot be resumed: it contains only weights"
         raise UserError(f"{problem}; start a new run with init_from={stored.path}")
     stored.tensors("optimizer.")
+    training = stored.data["training"]
+    try:
+        steps = training["loops"]["epoch_loop.manual_optimization.optim_step_progress"]
+        fits = steps["total"]["completed"] == stored.step
+        fits = fits and {"threads", "processes"} <= training["language_model"].keys()
+    except (KeyError, TypeError, AttributeError):
+        fits = False
+    if not fits:
+        raise UserError(does_not_fit(stored))
 
 
 # --- the configuration ---
 
 
-def resumed_config(
-    composed: dict[str, Any], resume: Stored, keys: Iterable[str]
-) -> tuple[TrainConfig, list[str]]:
-    """The configuration of the run to resume, and one line for each change. `keys` are the keys and
-    groups that the user changes, and `composed` has their values: what Hydra composed, as plain
-    data. Raises UserError if one of them, or a key in one of these groups, must stay the same."""
-    composed, added = kept_and_added(composed)
+def resumed(composed: DictConfig, resume: Stored, keys: Iterable[str]) -> Start:
+    """The start of a run that is resumed. `keys` are the keys and groups that the user changes, and
+    `composed` has their values. Raises UserError if one of them, or a key in one of these groups,
+    must stay the same."""
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    new, added = kept_and_added(plain)
     stored = resume.data["config"]
     config, changes = dict(stored), []
     advice = f"start a new run with init_from={resume.run_folder}"
     for key in (key.replace("/", ".") for key in keys):
         if key in ("experiment", "debug"):
             raise UserError(f"{key}= cannot change a resumed run: give single keys, or {advice}")
-        new = key.split(".")[0] in ("resume", "logger")
-        if new or any(f"{key}.".startswith(f"{name}.") for name in added):
+        is_kept = key.split(".")[0] not in ("resume", "logger")
+        if not is_kept or any(f"{key}.".startswith(f"{name}.") for name in added):
             continue
-        before, after = value_at(config, key), value_at(composed, key)
+        before, after = value_at(config, key), value_at(new, key)
         set_at(config, key, after)
         for name in FIXED:
             if value_at(config, name) != value_at(stored, name):
@@ -78,22 +122,22 @@ def resumed_config(
             values = "" if nested else f" from {before} to {after}"
             changes.append(f"{key}{values}")
     # For security, a checkpoint must not decide where files are written, or which code is advised.
-    config["store_dir"], config["parts"] = composed["store_dir"], composed["parts"]
-    resumed = parse(TrainConfig, config, composed=False)
+    config["store_dir"], config["parts"] = new["store_dir"], new["parts"]
+    parsed = parse(TrainConfig, config, composed=False)
     for key, value in added.items():
         group, _, name = key.partition(".")
         if group == "trainer":
-            resumed.trainer.arguments[name] = value
+            parsed.trainer.arguments[name] = value
         else:
-            getattr(resumed, group)[name] = parse_part(value, group, key)
+            getattr(parsed, group)[name] = parse_part(value, group, key)
     summary = read_summary(resume.run_folder)
-    if summary and summary["steps"] == resume.step >= resumed.trainer.max_steps:
+    if summary and summary["steps"] == resume.step >= parsed.trainer.max_steps:
         problem = f"resume={resume.run_folder}: this run is finished, at {resume.step} steps"
         raise UserError(f"{problem}; to train longer, add a larger trainer.max_steps=")
-    return resumed, changes
+    return Start(parsed, resume, changes)
 
 
-def sources(config: TrainConfig, keys: Iterable[str]) -> list[str]:
+def sources(config: TrainConfig, keys: Sequence[str]) -> list[str]:
     """One line for each file that a resumed run reads because its checkpoint names it."""
     lines = checkpoint.sources(config.data, "data")
     lines += checkpoint.sources(config.tokenizer, "tokenizer")
@@ -166,33 +210,6 @@ def check_same_text(resume: Stored, store: TokenStore) -> None:
     if saved["store"] != store.name or saved["tokenizer"] != store.tokenizer.state():
         problem = f"resume={folder}: the text has changed, from {saved['store']} to {store.name}"
         raise UserError(f"{problem}; start a new run with init_from={resume.path}")
-
-
-# --- the state of training ---
-
-
-def check_training_state(stored: Stored, trainer: Trainer) -> None:
-    """Raises UserError if Lightning's counters or a state in a checkpoint have another form."""
-    training = stored.data["training"]
-    module, states = training.get("language_model"), training.get("callbacks")
-    plain = isinstance(module, dict) and isinstance(states, dict)
-    counted = plain and all(type(module.get(key)) is int for key in ("threads", "processes"))
-    fits = counted and same_form(training.get("loops"), trainer.fit_loop.state_dict())
-    fits = fits and all(isinstance(each, dict) for each in states.values())
-    if fits:
-        steps = training["loops"]["epoch_loop.manual_optimization.optim_step_progress"]
-        logged = states.get("CheckpointSaver", {}).get("logged", {})
-        fits = steps["total"]["completed"] == stored.step and isinstance(logged, dict)
-    if not fits:
-        raise UserError(does_not_fit(stored))
-
-
-def same_form(value: Any, template: Any) -> bool:
-    """Whether two nested dictionaries have the same keys, and values of the same types."""
-    if isinstance(value, dict) and isinstance(template, dict):
-        same_keys = value.keys() == template.keys()
-        return same_keys and all(same_form(value[key], template[key]) for key in value)
-    return type(value) is type(template)
 
 
 def does_not_fit(stored: Stored) -> str:

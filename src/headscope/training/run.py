@@ -16,19 +16,18 @@ from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_atomically, write_summary
 from headscope.machine import keep_freed_memory
 from headscope.nn.precision import tf32
+from headscope.terminal import command
 from headscope.training.build import Run
-from headscope.training.callbacks.progress import say
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.callbacks.steps import StepCallback
 from headscope.training.console import print_final_validation
-from headscope.training.loggers import lost_steps, report_lost_log, tensorboards
+from headscope.training.loggers import report_lost_log, tensorboards
 from headscope.training.module import Diverged
+from headscope.training.processes import lost_connection
 from headscope.training.resume import does_not_fit
 from headscope.training.run_folder import (
-    how_to_resume,
     is_run,
     remove_leftovers,
-    shown,
     sort_before_now,
 )
 
@@ -51,12 +50,8 @@ def fit(run: Run) -> dict[str, Any]:
     if run.processes.is_first and not run.trainer.fast_dev_run:
         if saver:
             saver.on_first_save = partial(_write_latest, run.folder)
-        states = run.resume.data["training"]["callbacks"] if run.resume else {}
-        logged = states.get("CheckpointSaver", {}).get("logged", {})
-        for logs in (Path(logger.log_dir) for logger in tensorboards(run.trainer)):
-            sort_before_now(logs)
-            if logged and (lost := lost_steps(shown(logs), logged)):
-                say(run.console, lost, style="yellow")
+        for logger in tensorboards(run.trainer):
+            sort_before_now(Path(logger.log_dir))
     try:
         with report_lost_log(run.folder), tf32(run.trainer.strategy.root_device):
             return _fit(run)
@@ -137,7 +132,7 @@ def explained(run: Run, error: Exception) -> str | None:
     """One line about an error, and how to continue. None if it may be a bug of headscope."""
     again, settings, model = "", run.config.trainer, run.config.model
     if is_run(run.folder):
-        again = f"; to continue from the last checkpoint: {how_to_resume(run.folder, run.config)}"
+        again = f"; to continue from the last checkpoint: {command('train', *run.again)}"
     if isinstance(error, Diverged):
         optimizer = run.config.optimizer
         defaults = defaults_in_conf("optimizer").get(optimizer["_target_"], {})
@@ -148,6 +143,8 @@ def explained(run: Run, error: Exception) -> str | None:
         return f"{error}{again}"
     if isinstance(error, UserError):
         return None
+    if lost_connection(error):
+        return f"another process of this run has ended unexpectedly{again}"
     if ran_out_of_memory(error):
         return (
             f"out of memory after step {run.trainer.global_step}: lower trainer.batch_size="

@@ -2,8 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,19 +137,6 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         kind = Any if is_part else known[name].annotation
         typed[name] = checked(kind, value, f"trainer.{name}", "", True)
     return typed
-
-
-@contextmanager
-def torch_flags_restored() -> Iterator[None]:
-    """After the `with` block, the global flags that lightning.Trainer sets are as before."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
-    benchmark = torch.backends.cudnn.benchmark
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=only_warn)
-        torch.backends.cudnn.benchmark = benchmark
 
 
 def build_callbacks(

@@ -22,7 +22,7 @@ from headscope.trained.records import add_records, digest_of_checksums, entries_
 from headscope.training.callbacks.steps import MEGABYTE, evenly_chosen, spread_steps
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
 from headscope.training.loggers import tensorboard_writers
-from headscope.training.run_folder import EVENT_TIME, event_files
+from headscope.training.run_folder import event_files
 
 KEPT = 10
 
@@ -56,7 +56,6 @@ class CheckpointSaver(Checkpoint):
         self.given_steps, self.keep_megabytes = keep_steps, keep_megabytes
         self.keep_steps: frozenset[int] = frozenset()  # chosen in `setup`
         self.best_val_loss = math.inf
-        self.logged: dict[str, list[int]] = {}  # see `lost_steps`
         self.saved_at = time.monotonic()
         self.saved_step = -1
         self.signals = StopSignals()
@@ -66,12 +65,11 @@ class CheckpointSaver(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         best = self.best_val_loss if math.isfinite(self.best_val_loss) else None  # for JSON
-        return {"best_val_loss": best, "logged": self.logged}
+        return {"best_val_loss": best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         best = state["best_val_loss"]
         self.best_val_loss = math.inf if best is None else float(best)
-        self.logged = dict(state["logged"])
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self.folder = Path(trainer.default_root_dir) / "checkpoints"
@@ -171,7 +169,6 @@ class CheckpointSaver(Checkpoint):
                 for newest in event_files(Path(writer.log_dir))[-1:]:  # that of this process
                     with newest.open("ab") as log:
                         os.fsync(log.fileno())
-                        self.logged[newest.name[EVENT_TIME:]] = [log.tell(), trainer.global_step]
             if best:
                 # If the process is killed between the two saves, a resumed run repeats the steps
                 # since the old last.safetensors, and saves the same best.safetensors again.
