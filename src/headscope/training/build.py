@@ -45,7 +45,6 @@ class Run:
 
     folder: Path
     config: TrainConfig
-    processes: Processes
     console: Console
     resume: checkpoint.Stored | None
     data: TokenDataModule
@@ -89,8 +88,7 @@ def build(
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
-    processes = connect(config.trainer, alone=alone)
-    folder = processes.from_first(folder)
+    processes, folder = connect(config.trainer, folder, alone=alone)
     weights = None
     if config.init_from and not resume:
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
@@ -111,7 +109,7 @@ def build(
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
     trainer = build_trainer(config, folder, every, logs, processes, contents)
-    return Run(folder, config, processes, console, resume, data, module, contents, trainer, again)
+    return Run(folder, config, console, resume, data, module, contents, trainer, again)
 
 
 def build_data(

@@ -38,7 +38,7 @@ def print_plan(run: Run, changes: list[str]) -> None:
     model = f"{sizes.layers} layers with {sizes.heads} heads, width {sizes.embed_dim}"
     run.say(f"model       {model}: {run.model.parameter_count():,} parameters")
     size = settings.batch_size * settings.accumulate * sizes.block_size
-    root, count = run.trainer.strategy.root_device, run.processes.count
+    root, count = run.trainer.strategy.root_device, run.trainer.world_size
     device = f"{count} x {root.type}" if count > 1 else root
     steps = f"{settings.max_steps:,} steps of {size:,} tokens"
     run.say(f"training    {steps} on {device} ({run.trainer.precision})")
@@ -59,10 +59,9 @@ def print_plan(run: Run, changes: list[str]) -> None:
 def print_busy_machine(run: Run, others: float) -> None:
     """If other programs use more than half a core, and the run trains on a CPU with more threads
     than cores are free, says so. `others` is the number of cores that they use."""
-    free = process_cores() - others
-    threads = max(1, round(free))
-    on_cpu = run.trainer.strategy.root_device.type == "cpu"
-    if others > 0.5 and on_cpu and run.processes.count == 1 and torch.get_num_threads() > threads:
+    threads = max(1, round(process_cores() - others))
+    alone_on_cpu = run.trainer.strategy.root_device.type == "cpu" and run.trainer.world_size == 1
+    if others > 0.5 and alone_on_cpu and torch.get_num_threads() > threads:
         line = f"other programs use {others:.1f} of {process_cores()} cores, so training is slow: "
         say(run.console, f"{line}end them, or set OMP_NUM_THREADS={threads}", style="yellow")
 
@@ -154,8 +153,8 @@ def print_resume(run: Run, resume: Stored, changes: list[str]) -> None:
         run.say(f"left out    {', '.join(map(str, lost))}: {line}")
     before = resume.data["training"]["language_model"]
     processes, threads = before["processes"], before["threads"]
-    if processes != run.processes.count:
-        line = f"{processes} before, {run.processes.count} now: the losses will differ in their"
+    if processes != run.trainer.world_size:
+        line = f"{processes} before, {run.trainer.world_size} now: the losses will differ in their"
         run.say(f"processes   {line} last digits, and with dropout a little more")
     now = torch.get_num_threads()
     if run.trainer.strategy.root_device.type == "cpu" and threads != now:

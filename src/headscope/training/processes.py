@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headscope.config.training import TrainerConfig
@@ -60,57 +61,50 @@ def started() -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Processes:
-    """The `count` connected processes of a run on `nodes` machines, as one of them sees them.
-    `devices` is the Trainer's argument. Without `fabric`, there is only this process."""
+    """The `count` processes of a run on `nodes` machines. `devices` are those of each machine, as
+    the Trainer's argument."""
 
-    rank: int = 0
-    count: int = 1
-    nodes: int = 1
     devices: int | list[int] = 1
-    fabric: Any = None  # lightning.fabric.Fabric
+    nodes: int = 1
 
     @property
-    def is_first(self) -> bool:
-        return self.rank == 0
-
-    def from_first(self, value: Any) -> Any:
-        """The `value` of the first process, in every process."""
-        return self.fabric.broadcast(value) if self.fabric else value
+    def count(self) -> int:
+        return self.nodes * (self.devices if isinstance(self.devices, int) else len(self.devices))
 
 
-def connect(settings: TrainerConfig, *, alone: bool) -> Processes:
+def connect(settings: TrainerConfig, folder: Path, *, alone: bool) -> tuple[Processes, Path]:
     """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all.
-    Raises UserError if that is not possible, or if a run must be `alone` but has several."""
+    Returns them, and the run folder of the first one, which is `folder` there. Raises UserError if
+    that is not possible, or if a run must be `alone` but has several."""
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     devices, nodes = started() or (settings.devices, settings.num_nodes)
-    devices = 1 if devices == "auto" else devices
-    count = nodes * (devices if isinstance(devices, int) else len(devices))
+    processes = Processes(1 if devices == "auto" else devices, nodes)
     words = f"trainer.devices={settings.devices} trainer.num_nodes={settings.num_nodes}"
     # In a job of SLURM, torchrun may start the processes of several runs.
     for key in RANKS[: 2 if starter() == "torchrun" else None]:
-        if key in os.environ and number(key) >= count:
-            wrong = f"{key}={number(key)} must be below {count}, the number of processes"
+        if key in os.environ and number(key) >= processes.count:
+            wrong = f"{key}={number(key)} must be below {processes.count}, the number of processes"
             raise UserError(f"{wrong}: unset it, or start all of them with torchrun or srun")
-    if count == 1:
+    if processes.count == 1:
         if starter() is None and number("SLURM_NTASKS") > 1:
             tasks = f"SLURM_NTASKS={number('SLURM_NTASKS')}"
             note(f"{tasks}, but srun has not started this process, so it trains alone")
-        return Processes(devices=devices)
+        return processes, folder
     if alone:
         raise UserError(f"{words}: runs of a sweep and in Python train on one device each")
     if starter() is None:
         os.environ[FIRST_PROCESS] = str(os.getpid())
         os.environ.pop("LOCAL_RANK", None)  # with it, Lightning would start no processes
-    kind, plugins = settings.accelerator, cluster_plugins()
-    options: Any = {"accelerator": kind, "devices": devices, "num_nodes": nodes, "plugins": plugins}
+    options: Any = {"accelerator": settings.accelerator, "devices": processes.devices}
     try:
-        fabric = Fabric(strategy="ddp", **options)
+        fabric = Fabric(strategy="ddp", num_nodes=nodes, plugins=cluster_plugins(), **options)
         fabric.launch()
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
-        raise UserError(f"{words} trainer.accelerator={kind}: {first_line(error)}") from error
-    return Processes(fabric.global_rank, count, nodes, devices, fabric)
+        given = f"{words} trainer.accelerator={settings.accelerator}"
+        raise UserError(f"{given}: {first_line(error)}") from error
+    return processes, fabric.broadcast(folder)
 
 
 def cluster_plugins() -> list[Any]:

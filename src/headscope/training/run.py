@@ -47,7 +47,7 @@ def fit(run: Run) -> dict[str, Any]:
     stop signal, and UserError if training diverges, or if memory or disk space runs out."""
     keep_freed_memory()
     saver = run.callback(CheckpointSaver)
-    if run.processes.is_first and not run.trainer.fast_dev_run:
+    if run.trainer.is_global_zero and not run.trainer.fast_dev_run:
         if saver:
             saver.on_first_save = partial(_write_latest, run.folder)
         for logger in tensorboards(run.trainer):
@@ -57,7 +57,7 @@ def fit(run: Run) -> dict[str, Any]:
             return _fit(run)
     except Exception as error:
         problem = explained(run, error)
-        if run.processes.is_first and (problem or isinstance(error, UserError | OSError)):
+        if run.trainer.is_global_zero and (problem or isinstance(error, UserError | OSError)):
             remove_leftovers(run.folder)
         if problem:
             raise UserError(problem) from error
@@ -109,7 +109,7 @@ def _fit(run: Run) -> dict[str, Any]:
         "seed": run.config.seed,
         "precision": trainer.precision,
         "device": device_name(device),
-        "devices": run.processes.count,
+        "devices": trainer.world_size,
     }
     if device.type == "cuda":
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
