@@ -166,7 +166,7 @@ def test_a_crash_of_one_process_ends_all(way, tiny, script):
     children[-1].kill()
     ended = end(running)
     assert ended.code in (1, -signal.SIGKILL)  # Lightning kills it, if it does not end first
-    line = "Error: another process of this run has ended unexpectedly; to continue: "
+    line = "Error: another process of this run has ended unexpectedly; to continue from "
     # torchrun sends SIGTERM to the other process, which may arrive first.
     assert ended.err.count(line) == 1 or ended.code < 0 or "SIGTERM: " in ended.err
     wait_for_end(children)

@@ -16,6 +16,7 @@ from headscope.errors import UserError
 from headscope.terminal import note, printable, read_standard_input
 
 if TYPE_CHECKING:
+    from headscope.show.report.tables import ReportInput
     from headscope.trained import TrainedModel
 
 
@@ -55,7 +56,6 @@ def analyze(
     from headscope.analysis.own_metrics import own_metrics
     from headscope.show.report.console import print_report
     from headscope.show.report.patch_texts import patch_texts
-    from headscope.show.report.tables import ReportInput
     from headscope.show.report.write import write_report
     from headscope.trained.ablations import measure_ablation
 
@@ -74,19 +74,8 @@ def analyze(
         from headscope.training.snapshot_events import event_file
     loaded, history = select(checkpoint, checkpoints, device)
     folder = report_folder(output_dir, loaded.path, "analysis")
-    patching = None
-    if patches:
-        patching = patch_texts(loaded, **asdict(patch))
-    length = loaded.model.block_size
-    if text is None:
-        report = ReportInput.of_validation(loaded, windows)
-    else:
-        if os.path.isfile(text):
-            note(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
-        text = read_standard_input() if text == "-" else text
-        report = ReportInput.of_text(loaded, text)
-        if (tokens := len(loaded.tokenizer.encode_prompt(text))) > length:
-            note(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
+    patching = patch_texts(loaded, **asdict(patch)) if patches else None
+    report = report_input(loaded, text, windows)
     removal = None
     if ablation or gradients:
         options: Any = {"removes": ablation, "gradients": gradients, "replace_by": replace_by}
@@ -110,6 +99,21 @@ def analyze(
     note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
+
+
+def report_input(loaded: "TrainedModel", text: str | None, windows: int | None) -> "ReportInput":
+    """The text of a report: `text`, or that of standard input for `-`, or the validation split."""
+    from headscope.show.report.tables import ReportInput
+
+    if text is None:
+        return ReportInput.of_validation(loaded, windows)
+    if os.path.isfile(text):
+        note(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
+    text = read_standard_input() if text == "-" else text
+    report, length = ReportInput.of_text(loaded, text), loaded.model.block_size
+    if (tokens := len(loaded.tokenizer.encode_prompt(text))) > length:
+        note(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
+    return report
 
 
 def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None:
