@@ -141,16 +141,3 @@ def test_a_layer_imports_only_layers_below_it_also_for_types_and_without_circles
 def test_names_of_files_are_few_at_the_root_and_hide_no_module_of_the_standard_library():
     assert len([file for file in PACKAGE.glob("*.py") if file.stem[0] != "_"]) <= 6
     assert not set(SCRIPTS) & set(sys.stdlib_module_names)
-
-
-def test_the_reading_paths_in_contributing_are_short() -> None:
-    rows = re.findall(r"^\| .+ \| ([\d,]+) \| (`.+`) \|$", CONTRIBUTING, re.MULTILINE)
-    assert len(rows) == 6
-    for most, files in rows:
-        names = re.findall("`([^` ]+)`", files)
-        sources = [PACKAGE / (name if name.endswith(".js") else f"{name}.py") for name in names]
-        if "cli/train" in names:
-            sources.append(PACKAGE.parents[1] / "scripts" / "train.py")
-            assert len(sources) <= 11
-        lines = sum(source.read_text("utf-8").count("\n") for source in sources)
-        assert lines <= int(most.replace(",", "")), files
