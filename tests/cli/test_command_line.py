@@ -286,6 +286,22 @@ def test_every_key_of_a_script_has_a_comment(line: str) -> None:
             assert key.comment, key.name
 
 
+@pytest.mark.parametrize(
+    "line", [*LINES, *(f"train experiment={each}" for each in choices_of("experiment"))]
+)
+def test_help_shows_what_the_run_gets(line: str) -> None:
+    """With the same words, each key has the same value."""
+    name, *words = line.split()
+    words += ["name=ours"] if name in ("train", "compare") else []
+    run: Any = OmegaConf.to_container(composed(*words, root=name), resolve=True)
+    shown = [key for keys in sections_of(name, words)[1].values() for key in keys]
+    for key in shown:
+        value = run
+        for part in key.name.split("."):
+            value = value[part]
+        assert key.value in ({}, value), key.name
+
+
 def test_every_choice_and_its_keys_have_comments() -> None:
     for group, option in CHOICES:
         file = CONF / group / f"{option}.yaml"
