@@ -13,7 +13,7 @@ from test_planted_heads import back, planted
 from headscope.analysis.examples import GAP, find_examples
 from headscope.analysis.head_statistics import visible_in
 from headscope.data.tokenizer import CharTokenizer
-from headscope.nn.held import held_outputs
+from headscope.nn.held import add_hold
 
 LETTERS = CharTokenizer("".join(map(chr, range(65, 65 + VOCAB - 2))))
 
@@ -99,7 +99,7 @@ def test_only_the_head_that_is_switched_off_or_held_moves_nothing(tmp_path, word
     for options in ({}, {"by": "mean", "text": "We the p"}):
         with loaded.ablate(["L1H2"], **options):
             assert [head for head, moves in enumerate(moving()) if not moves] == [6]
-    held = held_outputs(loaded.model, 0, "attention.out_proj")
+    held = add_hold(loaded.model, 0, "attention.out_proj")
     held.mask.unflatten(0, (4, -1))[1] = 1
     assert [head for head, moves in enumerate(moving()) if not moves] == [1]
     held.values[:] = 0.5

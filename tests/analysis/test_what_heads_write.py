@@ -24,7 +24,7 @@ from headscope.analysis.why import explanation
 from headscope.data.tokenizer import CharTokenizer
 from headscope.errors import UserError
 from headscope.nn.capture import capture
-from headscope.nn.held import held_outputs
+from headscope.nn.held import add_hold
 from headscope.trained.records import HeadRecorder
 
 TEXT = "We the p"
@@ -228,7 +228,7 @@ def test_a_decider_is_a_part_that_is_switched_off(loaded, by, off):
 @contextmanager
 def held(loaded):
     """Holds head L0H0 at zero."""
-    mask = held_outputs(loaded.model, 0, "attention.out_proj").mask
+    mask = add_hold(loaded.model, 0, "attention.out_proj").mask
     mask[: loaded.model.attentions[0].head_dim] = 1
     yield
     mask.zero_()

@@ -21,7 +21,7 @@ from headscope.analysis.why import explanation
 from headscope.data.tokenizer import byte
 from headscope.nn import AdditiveAttention, Learned, MultiHead
 from headscope.nn.dot_product import HeadOutputs
-from headscope.nn.held import held_outputs
+from headscope.nn.held import add_hold
 from headscope.nn.norm import HeadNorm
 
 TEXT = [87, 101, 256, 101, 32, 101, 87, 112]  # with document_mask, 256 begins a document
@@ -249,7 +249,7 @@ def test_scores_that_are_no_such_sum_are_refused(gpt2, kind):
 def test_a_head_that_is_switched_off_or_held_moves_no_value(tmp_path, words, dtype):
     loaded = saved(tmp_path, words)
     loaded.model.to(dtype)
-    mask = held_outputs(loaded.model, 1, "attention.out_proj").mask
+    mask = add_hold(loaded.model, 1, "attention.out_proj").mask
 
     def heads_that_raise():
         shown = [explanation(loaded.read(TEXT), f"L1H{head}", -1, None) for head in range(4)]

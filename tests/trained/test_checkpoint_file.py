@@ -18,7 +18,7 @@ from refusals import Attack, refused
 from safetensors.torch import load_file, save_file
 
 from headscope import trained
-from headscope.nn.held import held_outputs
+from headscope.nn.held import add_hold
 from headscope.trained.checkpoint.file import checksum, read
 
 HEAD, EMBEDDING = "model.head.weight", "model.embedding.weight"
@@ -187,7 +187,7 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(file, whole):
 @pytest.mark.parametrize("part", ["attention.out_proj", "feed_forward"])
 def test_held_values_without_a_mask_and_a_mask_without_values_are_refused(file, part):
     stored, model = content()
-    held_outputs(model, 1, part).mask.fill_(1)
+    add_hold(model, 1, part).mask.fill_(1)
     stored["tensors"] = {f"model.{name}": each for name, each in model.state_dict().items()}
     save(stored, file)
     assert trained.load(file).model.state_dict().keys() == model.state_dict().keys()

@@ -38,10 +38,10 @@ class Held(nn.Module):
         return torch.where(self.mask > 0, self.values.to(x.dtype), x)
 
 
-def held_outputs(model: GPT, layer: int, part: str) -> Held:
-    """Holds the outputs of the heads of a layer, if `part` is "attention.out_proj", or that of its
-    feed-forward network, if it is "feed_forward". Nothing is held until the mask is changed. The
-    first call adds the hook, which must be before the model is compiled."""
+def add_hold(model: GPT, layer: int, part: str) -> Held:
+    """Adds what can hold the outputs of the heads of a layer, if `part` is "attention.out_proj", or
+    that of its feed-forward network, if it is "feed_forward", unless it was added before. Nothing
+    is held until the mask is changed. This must be done before the model is compiled."""
     block: Any = model.blocks[layer]
     module = block.get_submodule(part)
     if not hasattr(module, "held"):
@@ -76,7 +76,7 @@ def restore_held(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
         place = HELD.fullmatch(name)
         if place and place[3] == "mask" and mask.any():
             with suppress(AttributeError, IndexError):  # no such layer or part: loading fails
-                held_outputs(model, int(place[1]), place[2])
+                add_hold(model, int(place[1]), place[2])
             buffers = (name, f"{name.removesuffix('mask')}values")
             kept |= {each: weights[each] for each in buffers if each in weights}
     return kept

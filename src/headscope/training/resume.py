@@ -185,7 +185,9 @@ def set_at(config: dict[str, Any], key: str, value: Any) -> None:
         inside = config.get(name, {})
         if not isinstance(inside, dict):
             raise UserError(f"{key}: there is no such key: {name} is {short(inside)}")
-        config[name] = config = type(inside)(inside)  # a copy: the checkpoint stays as it is
+        copied = type(inside)(inside)  # the checkpoint stays as it is
+        config[name] = copied
+        config = copied
     config[last] = value
 
 

@@ -20,7 +20,7 @@ from headscope.analysis.head_outputs import head_outputs
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.record import record_of
 from headscope.nn.capture import capture
-from headscope.nn.held import held_heads, held_outputs
+from headscope.nn.held import held_heads, add_hold
 from headscope.trained.generation.precision import in_precision
 from headscope.training.module import LanguageModel
 
@@ -70,7 +70,7 @@ def test_a_held_head_acts_as_if_it_were_switched_off_and_learns_nothing(pair):
     width = model.attentions[1].head_dim
     own = slice(head * width, (head + 1) * width)
     plain = model(tokens)
-    held = held_outputs(model, 1, "attention.out_proj")
+    held = add_hold(model, 1, "attention.out_proj")
     assert torch.equal(model(tokens), plain)  # until the mask is set
     held.mask[own] = 1
     with ablated_heads(model, [(1, head)]):

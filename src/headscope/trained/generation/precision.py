@@ -101,7 +101,7 @@ def in_precision(model: Model, precision: str) -> Model:
 
 def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
     """Replaces every linear layer of `model` in place. `make` maps the old layer to the new one.
-    A layer before which outputs are held (see `held_outputs`) stays, with its hook."""
+    A layer before which outputs are held (see `add_hold`) stays, with its hook."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Linear and not hasattr(child, "held"):

@@ -17,7 +17,7 @@ from headscope.data.windows import spread_windows
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import capture
-from headscope.nn.held import held_outputs
+from headscope.nn.held import add_hold
 from headscope.training.callbacks.steps import data_of
 
 
@@ -141,8 +141,8 @@ class Hold(Callback):
         for layer, head in self.chosen:
             width = model.attentions[layer].head_dim
             own = slice(head * width, (head + 1) * width)
-            places.append((held_outputs(model, layer, "attention.out_proj"), own))
-        networks = [held_outputs(model, layer, "feed_forward") for layer in self.feed_forward]
+            places.append((add_hold(model, layer, "attention.out_proj"), own))
+        networks = [add_hold(model, layer, "feed_forward") for layer in self.feed_forward]
         return places + [(held, slice(None)) for held in networks]
 
     def mean_outputs(self, model: GPT, validation: Any) -> dict[str, Tensor]:
