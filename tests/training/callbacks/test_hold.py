@@ -20,7 +20,7 @@ from headscope.analysis.head_outputs import head_outputs
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.record import record_of
 from headscope.nn.capture import capture
-from headscope.nn.held import held_heads, add_hold
+from headscope.nn.held import add_hold, held_heads
 from headscope.trained.generation.precision import in_precision
 from headscope.training.module import LanguageModel
 
