@@ -15,7 +15,7 @@ from refusals import refused
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
 from headscope.data.own_files import TextFiles
-from headscope.data.store import LOCK, PREPARING, open_store, prepare_store
+from headscope.data.store import LOCK, open_store, prepare_store
 
 
 @pytest.fixture
@@ -44,7 +44,6 @@ def test_a_store_that_is_there_is_not_made_again(corpus, root, monkeypatch):
 
 
 def test_each_text_and_tokenizer_has_a_store_of_its_own(corpus, root):
-    write(root / f"{PREPARING}another", {"train.bin": "half of it"})  # left by a killed process
     bpe = [partial(tokenizers.bpe, vocab_size=size) for size in (280, 281)]
     made = [prepare_store(corpus, make, root=root) for make in (*bpe, tokenizers.byte)]
     corpus.files[0].write_text("another text", encoding="utf-8")
