@@ -1,7 +1,6 @@
 """The laws of the token store: it is made once, and it is whole or not there."""
 
 import json
-import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -116,14 +115,12 @@ def assert_refused(corpus, folder, *words):
 @pytest.mark.parametrize("name", ["train.bin", "validation.bin", "store.json", "checksums.json"])
 def test_a_damaged_store_is_refused_in_one_line(corpus, folder, name):
     file, outside = folder / name, folder.parent / "outside"
-    content, before = file.read_bytes(), file.stat()
+    content = file.read_bytes()
     flipped = bytearray(content)
     flipped[len(flipped) // 2] ^= 1
     for changed in (b"", content[:-2], content + b"  {", b"\xff", b"[]", b"{}", flipped):
         file.write_bytes(changed)
-        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        if name != "checksums.json" or changed != flipped:  # which says when the files changed
-            assert_refused(corpus, folder)
+        assert_refused(corpus, folder)
     file.unlink()
     assert_refused(corpus, folder)
     if name != "checksums.json":
@@ -134,7 +131,7 @@ def test_a_damaged_store_is_refused_in_one_line(corpus, folder, name):
 
 OTHER = tokenizers.bpe(["a"], vocab_size=257).state()  # of the same size
 HOSTILE = {
-    "format": [1, "4", None],
+    "format": [1, "5", None],
     "fingerprint": ["0" * 64, None],
     "text_per_token_byte": ["1", -1.0, None, True],
     "tokenizer": [{}, OTHER | {"pattern": "(a+)+$"}, tokenizers.char(["few"]).state()],
@@ -149,5 +146,5 @@ def test_what_a_stranger_writes_with_right_checksums_is_checked(corpus, folder, 
         (folder / "store.json").write_text(json.dumps({**description, key: value}))
         names = ("store.json", "train.bin", "validation.bin")
         crc32 = {name: zlib.crc32((folder / name).read_bytes()) for name in names}
-        (folder / "checksums.json").write_text(json.dumps({"crc32": crc32}))
+        (folder / "checksums.json").write_text(json.dumps(crc32))
         assert_refused(corpus, folder)

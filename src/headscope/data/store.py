@@ -3,13 +3,10 @@
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
 (uint16, or uint32 for a large vocabulary). `store.json` contains the tokenizer, a fingerprint of
 the text and the options of the tokenizer, and the bytes of text per byte of the validation tokens.
-`checksums.json` contains the CRC-32 of the other files.
+`checksums.json` contains the CRC-32 of the other files. Opening a store verifies them.
 
 A store is a `new_folder`: it is complete or not there. One process prepares a store at a time, and
 the others wait.
-
-Opening a store verifies all checksums. Then `checksums.json` says when the files were changed last,
-so that they are verified again only after a change.
 """
 
 import hashlib
@@ -18,7 +15,7 @@ import math
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,9 +28,9 @@ from headscope.data.encode import EncodedCorpus, Track, token_dtype
 from headscope.data.tokenizer import Tokenizer, splits_characters
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
-from headscope.files import new_folder, parse_json, write_atomically
+from headscope.files import new_folder, parse_json
 
-FORMAT = 4
+FORMAT = 5
 DESCRIPTION, CHECKSUMS = "store.json", "checksums.json"
 TOKENS = {split: f"{split}.bin" for split in SPLITS}
 LOCK = ".preparing.lock"
@@ -159,7 +156,7 @@ def write_store(
     text = json.dumps(description, indent=1, ensure_ascii=False)
     checksums[DESCRIPTION] = zlib.crc32(text.encode())
     (folder / DESCRIPTION).write_text(text, encoding="utf-8")
-    (folder / CHECKSUMS).write_text(json.dumps({"crc32": checksums}))
+    (folder / CHECKSUMS).write_text(json.dumps(checksums))
 
 
 def notes(encoded: EncodedCorpus) -> Iterator[str]:
@@ -185,9 +182,7 @@ def open_store(
     Raises UserError if the store is incomplete, or if its files do not match the checksums.
     """
     try:
-        stamps, checksums = _stamps(folder), parse_json(folder / CHECKSUMS)
-        verified = isinstance(checksums, dict) and checksums.pop("verified", None) == stamps
-        if not verified and checksums != {"crc32": _checksums(folder)}:
+        if parse_json(folder / CHECKSUMS) != _checksums(folder):
             raise ValueError(f"the checksums in {CHECKSUMS} differ")
         match parse_json(folder / DESCRIPTION):
             case {
@@ -203,11 +198,8 @@ def open_store(
         tokens = {
             split: np.memmap(folder / name, dtype, mode="r") for split, name in TOKENS.items()
         }
-        if not verified:
-            if max(array.max() for array in tokens.values()) >= tokenizer.vocab_size:
-                raise ValueError("a token is not in the vocabulary")
-            with suppress(UserError):  # the folder may be read-only
-                write_atomically(folder / CHECKSUMS, json.dumps(checksums | {"verified": stamps}))
+        if max(array.max() for array in tokens.values()) >= tokenizer.vocab_size:
+            raise ValueError("a token is not in the vocabulary")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
@@ -215,18 +207,11 @@ def open_store(
 
 
 def _checksums(folder: Path) -> dict[str, int]:
-    """The CRC-32 of each file, except that of the checksums. Raises ValueError if one is empty."""
-    names = (DESCRIPTION, *TOKENS.values())
-    return {name: zlib.crc32(np.memmap(folder / name, mode="r").data) for name in names}
-
-
-def _stamps(folder: Path) -> dict[str, list[int]]:
-    """Numbers that differ after any change of a file: the kernel sets the time of the last change
-    itself, so a program cannot restore it. Raises ValueError if a file is not a regular file."""
-    stamps = {}
+    """The CRC-32 of each file, except that of the checksums. Raises ValueError if one is empty, or
+    is not a regular file."""
+    checksums = {}
     for name in (DESCRIPTION, *TOKENS.values()):
-        file = (folder / name).lstat()
-        if not stat.S_ISREG(file.st_mode):  # a symbolic link could point to any file
+        if not stat.S_ISREG((folder / name).lstat().st_mode):  # a link could point to any file
             raise ValueError(f"{name} is not a regular file")
-        stamps[name] = [file.st_dev, file.st_ino, file.st_size, file.st_ctime_ns]
-    return stamps
+        checksums[name] = zlib.crc32(np.memmap(folder / name, mode="r").data)
+    return checksums
