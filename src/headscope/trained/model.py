@@ -42,7 +42,8 @@ from headscope.terminal import note, step_name
 from headscope.trained.ablations import ABLATION_WINDOWS, measure_ablation
 from headscope.trained.checkpoint import sources, steps_of
 from headscope.trained.checkpoint.loading import build_from_weights
-from headscope.trained.generation import generate_text, generate_tokens
+from headscope.trained.generation.texts import generate_text
+from headscope.trained.generation.tokens import generate_tokens
 from headscope.trained.records import (
     SPEECHES,
     VALIDATION,

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UserError
-from headscope.machine import machine_memory
-from headscope.nn import GPT, Cache, cache_bytes_per_token
+from headscope.nn import GPT, Cache
 from headscope.nn.checks import token_ids
-from headscope.trained.checkpoint.building import in_gib
 from headscope.trained.generation.choose_token import (
     check_chosen,
     check_sampling,
@@ -103,13 +101,3 @@ def generate_tokens(
         new_tokens = tokens.tolist()
         check_chosen(new_tokens)
         yield new_tokens
-
-
-def check_samples(model: GPT, count: int) -> None:
-    """Raises UserError if the keys, values and probabilities of `count` texts that are sampled
-    together need more than this machine's memory."""
-    vocab_size = model.embedding.num_embeddings
-    needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
-    if needed > machine_memory():
-        memory = f"{in_gib(needed)}, but this machine has {in_gib(machine_memory())} of memory"
-        raise UserError(f"num_samples={count} needs {memory}: lower num_samples")
