@@ -36,7 +36,6 @@ def measure_heads(
     source: str = "these texts",
     kinds: TokenKinds | None = None,
     repeats: RepeatProbe | None = None,
-    uniform_metrics: dict[str, float] | None = None,
     own: Mapping[str, HeadMetric] | None = None,
     track: Track = iter,
     **known: Any,
@@ -47,10 +46,9 @@ def measure_heads(
     The induction metrics are averaged over the repeated random texts of `repeats` instead, by
     default over TEXTS texts. They are omitted if `can_measure_repeats` is false. The metric
     `punctuation` is measured only if `kinds` is given, and `frequent` only if `kinds.frequent` is
-    given. `uniform_metrics` are the values for uniform attention, if an earlier measurement on the
-    same texts has them. `own` are metrics of the user, which give no names. `known` are fields of
-    the record that are not measured: `digest`, `step` and `thresholds`. Raises UserError if one of
-    `own` has a wrong name or result (see `headscope.analysis.own_metrics`).
+    given. `own` are metrics of the user, which give no names. `known` are fields of the record that
+    are not measured: `digest`, `step` and `thresholds`. Raises UserError if one of `own` has a
+    wrong name or result (see `headscope.analysis.own_metrics`).
     """
     own = own_metrics(own)
     length = windows.size(1)
@@ -66,11 +64,8 @@ def measure_heads(
         effects = effects + len(batch) * pushes.cpu()
         visible = visible_in(model, batch)
         targets = targets_in(batch, kinds)
-        sides = [(sums, weights)]
-        if uniform_metrics is None:
-            even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
-            sides.append((uniform_sums, even))
-        for totals, maps in sides:
+        even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
+        for totals, maps in ((sums, weights), (uniform_sums, even)):
             for name, metric in {**METRICS, OFFSETS: offset_sums}.items():
                 totals[name] = totals.get(name, 0) + metric(maps, visible).sum(dim=1).cpu()
             for name, target in targets.items():
@@ -88,10 +83,9 @@ def measure_heads(
         return averages | best_offset(averages.pop(OFFSETS), length)
 
     metrics = means(sums)
-    if uniform_metrics is None:
-        uniform_metrics = {name: float(value.mean()) for name, value in means(uniform_sums).items()}
-        uniform_metrics |= repeats.uniform() if repeats else {}
+    uniform_metrics = {name: float(value.mean()) for name, value in means(uniform_sums).items()}
     if repeats:
+        uniform_metrics |= repeats.uniform()
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}

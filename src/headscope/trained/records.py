@@ -75,15 +75,11 @@ class HeadRecorder:
             own=own,
             thresholds=thresholds or Thresholds(),
         )
-        self.uniform: dict[str, float] | None = None
 
     def record(
         self, model: GPT, *, digest: str = "", step: int | None, track: Track = iter
     ) -> HeadRecord:
-        known: Any = {"uniform_metrics": self.uniform, "digest": digest, "step": step}
-        record = self.measure(model, track=track, **known)
-        self.uniform = record.uniform
-        return record
+        return self.measure(model, digest=digest, step=step, track=track)
 
 
 def cache_folder(name: str) -> Path:
