@@ -19,8 +19,8 @@ from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.trained.checkpoint import build_model
 from headscope.trained.generation.compiled import compile_decoding
+from headscope.trained.generation.generate import generate_tokens
 from headscope.trained.generation.precision import in_precision
-from headscope.trained.generation.tokens import generate_tokens
 
 OURS, THEIRS, SPEED = "headscope", "transformers", "tokens_per_second"
 Way = Callable[[int], list[int]]

@@ -18,8 +18,7 @@ from headscope.trained.generation.choose_token import (
     most_precise_dtype,
     uniform_numbers,
 )
-from headscope.trained.generation.texts import generate_text
-from headscope.trained.generation.tokens import generate_tokens
+from headscope.trained.generation.generate import generate_text, generate_tokens
 
 BYTES = byte([])
 WORDS = bpe(["the cat sat on the mat, the hat sat on the cat\n\n"], vocab_size=270)

@@ -15,6 +15,7 @@ from headscope.nn import GPT, Alibi, Cache, Rotary
 from headscope.seeds import mixed_seed
 from headscope.trained.generation import compiled
 from headscope.trained.generation.compiled import OneToken, compile_decoding, export, inputs
+from headscope.trained.generation.generate import DecodeStep, generate_text
 from headscope.trained.generation.precision import (
     LARGE,
     Int8Linear,
@@ -22,8 +23,6 @@ from headscope.trained.generation.precision import (
     faster_precision,
     in_precision,
 )
-from headscope.trained.generation.texts import generate_text
-from headscope.trained.generation.tokens import DecodeStep
 
 PROMPT = "My fellow"
 

@@ -28,8 +28,8 @@ def sample(
     from headscope.trained import load
     from headscope.trained.checkpoint import find
     from headscope.trained.generation.compiled import compile_decoding
+    from headscope.trained.generation.generate import generate_texts
     from headscope.trained.generation.precision import faster_precision, in_precision
-    from headscope.trained.generation.texts import generate_texts
 
     loaded = load(find(checkpoint), device=device)
     used = faster_precision(loaded.model) if precision == "auto" else precision

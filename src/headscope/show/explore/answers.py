@@ -26,8 +26,7 @@ from headscope.trained.generation.choose_token import (
     choose_tokens,
     uniform_numbers,
 )
-from headscope.trained.generation.texts import Text
-from headscope.trained.generation.tokens import Context
+from headscope.trained.generation.generate import Context, Text
 
 
 class Explorer(Reader):
