@@ -18,7 +18,8 @@ from headscope.conversion.proof import converted
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.trained.checkpoint import build_model
-from headscope.trained.generation import compile_decoding, generate_tokens
+from headscope.trained.generation.compiled import compile_decoding
+from headscope.trained.generation.generate import generate_tokens
 from headscope.trained.generation.precision import in_precision
 
 OURS, THEIRS, SPEED = "headscope", "transformers", "tokens_per_second"

@@ -14,7 +14,7 @@ from rich.console import Console
 from headscope import trained
 from headscope.cli.words import quote
 from headscope.stop import Interrupted
-from headscope.trained.generation import generate_tokens
+from headscope.trained.generation.generate import generate_tokens
 from headscope.training.build import Run, build
 from headscope.training.module import LanguageModel
 from headscope.training.resume import newest_checkpoint

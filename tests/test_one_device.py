@@ -20,7 +20,7 @@ from headscope.analysis.ablation import ablate_heads
 from headscope.analysis.metrics import head_metrics
 from headscope.nn import GPT, Cache, attention_variants, dot_product
 from headscope.nn.capture import capture
-from headscope.trained.generation import choose_tokens
+from headscope.trained.generation.choose_token import choose_tokens
 from headscope.training.muon import Muon
 from headscope.training.objective import Objective
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 
@@ -113,7 +114,7 @@ def test_names_follow_the_thresholds_and_the_weights(run, tmp_path):
     last, copy = run / "checkpoints/last.safetensors", tmp_path / "copy.safetensors"
     loaded = headscope.load(last)
     known = loaded.known_record()
-    assert labels(known) != labels(known.renamed(loaded.model, Thresholds()))
+    assert labels(known) != labels(replace(known, thresholds=Thresholds()))
     shutil.copy(last, copy)
     assert records.record_in(tmp_path, loaded.digest, loaded.model) is None
     heads = Path(shutil.copy(last.parent / FILE, tmp_path))
@@ -168,7 +169,7 @@ def test_a_killed_resumed_and_imported_run_has_one_name_per_head(
         script("convert", "source=exported", f"output={output}", *more).succeeded()
         assert measured(Models(output, None, "cpu").get("this")).source == source
     both = map(headscope.load, (resumed / "checkpoints/best.safetensors", output))
-    default = [each.record().renamed(each.model, Thresholds()) for each in both]
+    default = [replace(each.record(), thresholds=Thresholds()) for each in both]
     assert labels(default[0]) == labels(default[1])
 
 

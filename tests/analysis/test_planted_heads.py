@@ -12,7 +12,6 @@ from running import ROOT
 from test_chinese import MAKERS, TEXT
 
 from headscope.analysis.head_statistics import measure_heads
-from headscope.analysis.record import record_of
 from headscope.analysis.tokens import classify_vocabulary, targets_in
 from headscope.config.parts import Part
 from headscope.data.windows import spread_windows
@@ -129,7 +128,7 @@ def with_even(share, pattern, tokens):
 
 
 def labels_of(model, windows, kinds=None):
-    record = record_of(measure_heads(model, windows, kinds=kinds), model)
+    record = measure_heads(model, windows, kinds=kinds)
     return [head.label for head in record.types]
 
 

@@ -10,7 +10,7 @@ from refusals import refused
 import headscope
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.metrics import colour_ends
-from headscope.analysis.record import HeadRecord, record_of
+from headscope.analysis.record import HeadRecord
 from headscope.analysis.roles import align_heads, best_assignment, differences
 from headscope.nn import GPT
 
@@ -20,7 +20,7 @@ def shuffled(model: HeadRecord, order: list[int]) -> HeadRecord:
     metrics = {
         name: metric.flatten()[order].view_as(metric) for name, metric in model.metrics.items()
     }
-    return replace(model, metrics=metrics, types=[model.types[head] for head in order])
+    return replace(model, metrics=metrics)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def measured() -> HeadRecord:
     model = GPT(vocab_size=20, block_size=16, embed_dim=24, layers=2, heads=3).eval()
     for block in model.blocks:  # heads that differ
         torch.nn.init.normal_(block.attention.qkv.weight)
-    return record_of(measure_heads(model, torch.randint(20, (4, 16))), model)
+    return measure_heads(model, torch.randint(20, (4, 16)))
 
 
 def test_a_model_with_shuffled_heads_is_aligned_perfectly_with_itself(measured):
@@ -54,7 +54,8 @@ def test_a_role_has_the_same_name_only_if_every_run_has_a_head_of_it(measured, k
     smaller = replace(
         measured,
         metrics={name: x.flatten()[None, :kept] for name, x in measured.metrics.items()},
-        types=measured.types[:kept],
+        held=measured.held[:kept],
+        untrained=measured.untrained[:1],
     )
     table = align_heads({"a": measured, "b": measured, "small": smaller})
     assert table["same name"].tolist() == [role < kept for role in range(6)]

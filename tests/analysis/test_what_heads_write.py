@@ -19,7 +19,6 @@ from headscope.analysis import activations as module
 from headscope.analysis.head_outputs import replaced_heads
 from headscope.analysis.head_statistics import measure_heads
 from headscope.analysis.reading import Reading
-from headscope.analysis.record import record_of
 from headscope.analysis.why import explanation
 from headscope.data.tokenizer import CharTokenizer
 from headscope.errors import UserError
@@ -264,9 +263,7 @@ ASKED = {
     "save_html": None,  # `snapshot` in a page
     "scores_of": lambda reading: reading.scores_of(1),
     "record": None,  # of the weights, whatever is switched off
-    "snapshot": lambda reading: reading.snapshot(
-        record_of(reading.statistics, reading.model)
-    ).blobs(),
+    "snapshot": lambda reading: reading.snapshot(reading.statistics).blobs(),
     "recorded": None,
     "terms": lambda reading: reading.terms(2),
     "why": lambda reading: reading.why("L1H0"),

@@ -15,7 +15,7 @@ from running import SMALL, Script
 from benchmarks import sampling
 from benchmarks.runner import WITHOUT_RUN
 from headscope.cli.conf import choices_of
-from headscope.trained.generation import compile_decoding
+from headscope.trained.generation.compiled import compile_decoding
 
 pytestmark = pytest.mark.slow
 

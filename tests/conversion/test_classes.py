@@ -12,7 +12,6 @@ from headscope.cli.conf import choices_of
 from headscope.conversion.classes import CLASSES
 from headscope.conversion.folder import proven_architecture
 from headscope.conversion.proof import converted, find_class
-from headscope.conversion.settings import Settings
 from headscope.trained.checkpoint import build_model
 
 VOCABULARY = 19
@@ -47,8 +46,8 @@ def test_logits_both_ways(name, chosen):
     torch.testing.assert_close(model(tokens).logits, expected, atol=1e-4, rtol=0)
     if entries.get("mlp_bias") is False and entries["attention_bias"]:
         return  # ours has no output projection with a bias in a model without other biases
-    settings = Settings(transformers.AutoConfig.for_model(**entries), entries)
-    again, _ = proven_architecture("here", theirs, settings, None)
+    config = transformers.AutoConfig.for_model(**entries)
+    again, _ = proven_architecture("here", theirs, config, None)
     theirs.copy_to_ours(model, again)
     torch.testing.assert_close(again(tokens), expected, atol=1e-4, rtol=0)
 

@@ -17,7 +17,7 @@ from headscope.data import tokenizer as tokenizers
 from headscope.data.tokenizer import with_vocab_size
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
-from headscope.trained.generation.texts import Text
+from headscope.trained.generation.generate import Text
 
 transformers = pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 

@@ -1,7 +1,6 @@
 """The laws of the token store: it is made once, and it is whole or not there."""
 
 import json
-import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,7 +14,7 @@ from refusals import refused
 from headscope.data import encode
 from headscope.data import tokenizer as tokenizers
 from headscope.data.own_files import TextFiles
-from headscope.data.store import LOCK, PREPARING, open_store, prepare_store
+from headscope.data.store import LOCK, open_store, prepare_store
 
 
 @pytest.fixture
@@ -44,7 +43,6 @@ def test_a_store_that_is_there_is_not_made_again(corpus, root, monkeypatch):
 
 
 def test_each_text_and_tokenizer_has_a_store_of_its_own(corpus, root):
-    write(root / f"{PREPARING}another", {"train.bin": "half of it"})  # left by a killed process
     bpe = [partial(tokenizers.bpe, vocab_size=size) for size in (280, 281)]
     made = [prepare_store(corpus, make, root=root) for make in (*bpe, tokenizers.byte)]
     corpus.files[0].write_text("another text", encoding="utf-8")
@@ -117,14 +115,12 @@ def assert_refused(corpus, folder, *words):
 @pytest.mark.parametrize("name", ["train.bin", "validation.bin", "store.json", "checksums.json"])
 def test_a_damaged_store_is_refused_in_one_line(corpus, folder, name):
     file, outside = folder / name, folder.parent / "outside"
-    content, before = file.read_bytes(), file.stat()
+    content = file.read_bytes()
     flipped = bytearray(content)
     flipped[len(flipped) // 2] ^= 1
     for changed in (b"", content[:-2], content + b"  {", b"\xff", b"[]", b"{}", flipped):
         file.write_bytes(changed)
-        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        if name != "checksums.json" or changed != flipped:  # which says when the files changed
-            assert_refused(corpus, folder)
+        assert_refused(corpus, folder)
     file.unlink()
     assert_refused(corpus, folder)
     if name != "checksums.json":
@@ -135,7 +131,7 @@ def test_a_damaged_store_is_refused_in_one_line(corpus, folder, name):
 
 OTHER = tokenizers.bpe(["a"], vocab_size=257).state()  # of the same size
 HOSTILE = {
-    "format": [1, "4", None],
+    "format": [1, "5", None],
     "fingerprint": ["0" * 64, None],
     "text_per_token_byte": ["1", -1.0, None, True],
     "tokenizer": [{}, OTHER | {"pattern": "(a+)+$"}, tokenizers.char(["few"]).state()],
@@ -150,5 +146,5 @@ def test_what_a_stranger_writes_with_right_checksums_is_checked(corpus, folder, 
         (folder / "store.json").write_text(json.dumps({**description, key: value}))
         names = ("store.json", "train.bin", "validation.bin")
         crc32 = {name: zlib.crc32((folder / name).read_bytes()) for name in names}
-        (folder / "checksums.json").write_text(json.dumps({"crc32": crc32}))
+        (folder / "checksums.json").write_text(json.dumps(crc32))
         assert_refused(corpus, folder)

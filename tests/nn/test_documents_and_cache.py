@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.errors import UserError
 from headscope.nn import GPT, Cache, Learned, cache_bytes_per_token
-from headscope.trained.generation import generate_tokens
+from headscope.trained.generation.generate import generate_tokens
 
 END = 10
 close = {"rtol": 1e-4, "atol": 1e-5}

@@ -9,7 +9,7 @@ from small_gpt import gpt, some_tokens
 from torch import Tensor
 
 from headscope.nn.precision import padded_linear
-from headscope.trained.generation import generate_tokens
+from headscope.trained.generation.generate import generate_tokens
 from headscope.training.objective import Objective
 
 BATCH = (some_tokens()[:, :-1], some_tokens()[:, 1:])

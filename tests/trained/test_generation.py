@@ -12,8 +12,13 @@ from small_gpt import gpt
 
 from headscope.data.tokenizer import bpe, byte
 from headscope.nn import GPT, Learned
-from headscope.trained.generation import choose_token, choose_tokens, generate_text, generate_tokens
-from headscope.trained.generation.choose_token import most_precise_dtype, uniform_numbers
+from headscope.trained.generation import choose_token
+from headscope.trained.generation.choose_token import (
+    choose_tokens,
+    most_precise_dtype,
+    uniform_numbers,
+)
+from headscope.trained.generation.generate import generate_text, generate_tokens
 
 BYTES = byte([])
 WORDS = bpe(["the cat sat on the mat, the hat sat on the cat\n\n"], vocab_size=270)

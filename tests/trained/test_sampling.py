@@ -13,8 +13,9 @@ from torch import Tensor
 import headscope
 from headscope.nn import GPT, Alibi, Cache, Rotary
 from headscope.seeds import mixed_seed
-from headscope.trained.generation import DecodeStep, compile_decoding, compiled, generate_text
-from headscope.trained.generation.compiled import OneToken, export, inputs
+from headscope.trained.generation import compiled
+from headscope.trained.generation.compiled import OneToken, compile_decoding, export, inputs
+from headscope.trained.generation.generate import DecodeStep, generate_text
 from headscope.trained.generation.precision import (
     LARGE,
     Int8Linear,

@@ -4,7 +4,7 @@ Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity, diversity
 from headscope.analysis.head_outputs import Track
-from headscope.analysis.metrics import METRICS, best_offset, colour_ends, offset_sums, uniform
+from headscope.analysis.metrics import METRICS, best_offset, offset_sums, uniform
 from headscope.analysis.own_metrics import HeadMetric, description, own_metrics, own_sums
+from headscope.analysis.record import HeadRecord, of_model
 from headscope.analysis.repeats import TEXTS, RepeatProbe, can_measure_repeats
 from headscope.analysis.tokens import TokenKinds, mass_on, targets_in
 from headscope.nn import GPT
@@ -28,52 +29,6 @@ MIN_QUERIES = 8
 many queries see such a token. With fewer, a head would get the name by chance."""
 
 
-@dataclass(frozen=True, repr=False)
-class HeadStatistics:
-    """Statistics of all heads of a model.
-
-    - `metrics`: the metrics by name, each a tensor (L, H).
-    - `uniform`: the value of each metric of attention weights for uniform attention.
-    - `diversity`: how much the heads differ (see `headscope.analysis.diversity`).
-    - `windows`, `tokens`: the number N and the length T of the windows; `source`: their origin.
-    - `unjudged`: metrics that give no name, because too few queries see such a token.
-    - `descriptions`: what the metrics of the user mean, by name.
-    """
-
-    metrics: dict[str, Tensor]
-    uniform: dict[str, float]
-    diversity: float
-    windows: int
-    tokens: int
-    source: str
-    unjudged: list[str]
-    descriptions: dict[str, str] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        texts = f"{self.windows} x {self.tokens} tokens of {self.source}"
-        sizes = f"{len(self.metrics)} metrics of {len(self.heads)} heads"
-        return f"<{type(self).__name__}: {sizes}, {texts}>"
-
-    @property
-    def heads(self) -> list[str]:
-        """Which heads they are: L0H0, L0H1, ..., layer by layer."""
-        layers, heads = next(iter(self.metrics.values())).shape
-        return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
-
-    @property
-    def measured_tokens(self) -> int:
-        return self.windows * self.tokens
-
-    @property
-    def ends(self) -> dict[str, tuple[float, float]]:
-        """The limits of the colour scales. `direct_effect` has none, and a metric of the user has
-        the limits 0 and 1 if all its values are between them."""
-        own = {name: self.metrics[name] for name in self.metrics.keys() & self.descriptions}
-        free = [name for name, values in own.items() if values.min() < 0 or values.max() > 1]
-        limited = [name for name in self.metrics if name not in ("direct_effect", *free)]
-        return {name: colour_ends(name, self.tokens) for name in limited}
-
-
 def measure_heads(
     model: GPT,
     windows: Tensor,
@@ -81,18 +36,19 @@ def measure_heads(
     source: str = "these texts",
     kinds: TokenKinds | None = None,
     repeats: RepeatProbe | None = None,
-    uniform_metrics: dict[str, float] | None = None,
     own: Mapping[str, HeadMetric] | None = None,
     track: Track = iter,
-) -> HeadStatistics:
-    """Measure all metrics of all heads. Most metrics are averaged over `windows` (N, T) of tokens.
+    **known: Any,
+) -> HeadRecord:
+    """Measure all metrics of all heads, which give their names. Most metrics are averaged over
+    `windows` (N, T) of tokens.
 
     The induction metrics are averaged over the repeated random texts of `repeats` instead, by
     default over TEXTS texts. They are omitted if `can_measure_repeats` is false. The metric
     `punctuation` is measured only if `kinds` is given, and `frequent` only if `kinds.frequent` is
-    given. `uniform_metrics` are the values for uniform attention, if an earlier measurement on the
-    same texts has them. `own` are metrics of the user, which give no names. Raises UserError if one
-    has a wrong name or result (see `headscope.analysis.own_metrics`).
+    given. `own` are metrics of the user, which give no names. `known` are fields of the record that
+    are not measured: `digest`, `step` and `thresholds`. Raises UserError if one of `own` has a
+    wrong name or result (see `headscope.analysis.own_metrics`).
     """
     own = own_metrics(own)
     length = windows.size(1)
@@ -108,11 +64,8 @@ def measure_heads(
         effects = effects + len(batch) * pushes.cpu()
         visible = visible_in(model, batch)
         targets = targets_in(batch, kinds)
-        sides = [(sums, weights)]
-        if uniform_metrics is None:
-            even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
-            sides.append((uniform_sums, even))
-        for totals, maps in sides:
+        even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
+        for totals, maps in ((sums, weights), (uniform_sums, even)):
             for name, metric in {**METRICS, OFFSETS: offset_sums}.items():
                 totals[name] = totals.get(name, 0) + metric(maps, visible).sum(dim=1).cpu()
             for name, target in targets.items():
@@ -130,16 +83,15 @@ def measure_heads(
         return averages | best_offset(averages.pop(OFFSETS), length)
 
     metrics = means(sums)
-    if uniform_metrics is None:
-        uniform_metrics = {name: float(value.mean()) for name, value in means(uniform_sums).items()}
-        uniform_metrics |= repeats.uniform() if repeats else {}
+    uniform_metrics = {name: float(value.mean()) for name, value in means(uniform_sums).items()}
     if repeats:
+        uniform_metrics |= repeats.uniform()
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
     metrics |= {name: metrics.pop(name) for name in own}  # the last ones in tables
     unjudged = [name for name, count in counts.items() if count < MIN_QUERIES]
-    return HeadStatistics(
+    return HeadRecord(
         metrics=metrics,
         uniform=uniform_metrics,
         diversity=float(diversity((similarity / len(windows)).clamp(0, 1))),
@@ -148,6 +100,8 @@ def measure_heads(
         source=source,
         unjudged=unjudged,
         descriptions={name: description(metric) for name, metric in own.items()},
+        **of_model(model),
+        **known,
     )
 
 

@@ -19,8 +19,8 @@ from headscope.analysis.activations import Activations, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale
 from headscope.analysis.head_outputs import parse_head
-from headscope.analysis.head_statistics import HeadStatistics, measure_heads, repeat_probe
-from headscope.analysis.record import HeadRecord, record_of
+from headscope.analysis.head_statistics import measure_heads, repeat_probe
+from headscope.analysis.record import HeadRecord
 from headscope.analysis.repeats import BATCH_SIZE
 from headscope.analysis.rows import DataFrame, data_frame, per_head
 from headscope.analysis.snapshot import LISTED, Predictions, Snapshot, snapshot
@@ -58,16 +58,17 @@ class Reading(Activations):
             except UserError:
                 if options:
                     raise
-        return record_of(self.statistics, self.model, step=self.step)
+        return self.statistics
 
     @cached_property
-    def statistics(self) -> HeadStatistics:
+    def statistics(self) -> HeadRecord:
         """The metrics of all heads on this text, measured when they are first asked for. Those of
         induction are measured on one batch of repeated random texts."""
         kinds = classify_vocabulary(self.tokenizer)
         repeats = repeat_probe(self.model, kinds, BATCH_SIZE)
         windows = self.tokens.view(-1, self.tokens.size(-1)).cpu()
-        return measure_heads(self.model, windows, source="this text", kinds=kinds, repeats=repeats)
+        options: Any = {"source": "this text", "kinds": kinds, "repeats": repeats}
+        return measure_heads(self.model, windows, step=self.step, **options)
 
     def table(self) -> DataFrame:
         """The metrics of all heads on this text (see `statistics`): a row for each head and metric,

@@ -6,17 +6,16 @@ Shapes: L layers, H heads per layer.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analysis.head_statistics import HeadStatistics
 from headscope.analysis.head_types import NONE, HeadType, Thresholds, head_types
 from headscope.analysis.headers import MAX_METRICS, MAX_TEXT
-from headscope.analysis.metrics import METRICS
+from headscope.analysis.metrics import METRICS, colour_ends
 from headscope.analysis.own_metrics import COLUMNS
 from headscope.analysis.snapshot import json_numbers
 from headscope.config.parse import parse
@@ -30,22 +29,77 @@ NAMED_TOKENS = 64
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class HeadRecord(HeadStatistics):
-    """The statistics of all heads of one model, and their names.
+class HeadRecord:
+    """What was measured of all heads of one model, and their names.
 
+    - `metrics`: the metrics by name, each a tensor (L, H).
+    - `uniform`: the value of each metric of attention weights for uniform attention.
+    - `diversity`: how much the heads differ (see `headscope.analysis.diversity`).
+    - `windows`, `tokens`: the number and the length of the windows; `source`: their origin.
+    - `unjudged`: metrics that give no name, because too few queries see such a token.
+    - `descriptions`: what the metrics of the user mean, by name.
+    - `held`: whether each head is held; `untrained` (L, 1): see `untrained_unevenness`.
     - `digest`: a checksum of the weights; `step`: the training step, or None if it is unknown.
-    - `types`: the name of each head, such as `previous-token`, with its score, layer by layer.
     - `thresholds`: those that give the names.
+    - `types`: the name of each head, such as `previous-token`, with its score, layer by layer. Held
+      heads have none, and nor has any head if fewer than NAMED_TOKENS tokens were measured.
     """
 
-    digest: str
-    step: int | None
-    types: list[HeadType]
-    thresholds: Thresholds
+    metrics: dict[str, Tensor]
+    uniform: dict[str, float]
+    diversity: float
+    windows: int
+    tokens: int
+    source: str
+    unjudged: list[str]
+    descriptions: dict[str, str]
+    held: list[bool]
+    untrained: Tensor
+    digest: str = ""
+    step: int | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    types: list[HeadType] = field(init=False)
 
-    def renamed(self, model: GPT, thresholds: Thresholds) -> "HeadRecord":
-        """This record of `model`, with the names that other thresholds give."""
-        return replace(self, types=types_of(self, model, thresholds), thresholds=thresholds)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", self._named())
+
+    def _named(self) -> list[HeadType]:
+        if not self.metrics:
+            return [HeadType(NONE, 0.0, 0.0) for _ in self.held]
+        judged = {name: each for name, each in self.metrics.items() if name not in self.unjudged}
+        types = head_types(
+            judged, self.uniform, thresholds=self.thresholds, untrained=self.untrained
+        )
+        scores = self.metrics["unevenness"].flatten().tolist()
+        few = self.measured_tokens < NAMED_TOKENS
+        return [
+            HeadType(NONE, score, 0.0) if held or few else head_type
+            for head_type, held, score in zip(types, self.held, scores, strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        texts = f"{self.windows} x {self.tokens} tokens of {self.source}"
+        sizes = f"{len(self.metrics)} metrics of {len(self.heads)} heads"
+        return f"<{type(self).__name__}: {sizes}, {texts}>"
+
+    @property
+    def heads(self) -> list[str]:
+        """Which heads they are: L0H0, L0H1, ..., layer by layer."""
+        layers, heads = next(iter(self.metrics.values())).shape
+        return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+
+    @property
+    def measured_tokens(self) -> int:
+        return self.windows * self.tokens
+
+    @property
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """The limits of the colour scales. `direct_effect` has none, and a metric of the user has
+        the limits 0 and 1 if all its values are between them."""
+        own = {name: self.metrics[name] for name in self.metrics.keys() & self.descriptions}
+        free = [name for name, values in own.items() if values.min() < 0 or values.max() > 1]
+        limited = [name for name in self.metrics if name not in ("direct_effect", *free)]
+        return {name: colour_ends(name, self.tokens) for name in limited}
 
     def header(self, more_metrics: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """The entries of a snapshot's header with the names and metrics of all heads.
@@ -73,41 +127,17 @@ class HeadRecord(HeadStatistics):
         return {**fields, "metrics": metrics, "thresholds": asdict(self.thresholds)}
 
 
+def of_model(model: GPT) -> dict[str, Any]:
+    """The fields of a record that its model decides."""
+    untrained = [[untrained_unevenness(layer)] for layer in model.attentions]
+    return {"held": held_heads(model), "untrained": torch.tensor(untrained)}
+
+
 def unmeasured(model: GPT) -> HeadRecord:
     """A record without metrics and names."""
-    names = [HeadType(NONE, 0.0, 0.0)] * len(held_heads(model))
-    more: Any = {"digest": "", "step": None, "types": names, "thresholds": Thresholds()}
-    return HeadRecord({}, {}, 0.0, 0, 0, "nothing yet", [], {}, **more)
-
-
-def record_of(
-    statistics: HeadStatistics,
-    model: GPT,
-    *,
-    digest: str = "",
-    step: int | None = None,
-    thresholds: Thresholds | None = None,
-) -> HeadRecord:
-    """The record of `model`, whose heads have these statistics."""
-    used = thresholds or Thresholds()
-    types = types_of(statistics, model, used)
-    more: Any = {"digest": digest, "step": step, "types": types, "thresholds": used}
-    return HeadRecord(**vars(statistics), **more)
-
-
-def types_of(statistics: HeadStatistics, model: GPT, thresholds: Thresholds) -> list[HeadType]:
-    """The names of the heads of `model`. Held heads have none, and nor has any head if fewer than
-    NAMED_TOKENS tokens were measured."""
-    metrics, unjudged = statistics.metrics, statistics.unjudged
-    judged = {name: metric for name, metric in metrics.items() if name not in unjudged}
-    untrained = torch.tensor([[untrained_unevenness(layer)] for layer in model.attentions])
-    types = head_types(judged, statistics.uniform, thresholds=thresholds, untrained=untrained)
-    scores = metrics["unevenness"].flatten().tolist()
-    few = statistics.measured_tokens < NAMED_TOKENS
-    return [
-        HeadType(NONE, score, 0.0) if held or few else head_type
-        for head_type, held, score in zip(types, held_heads(model), scores, strict=True)
-    ]
+    nothing: Any = {"metrics": {}, "uniform": {}, "unjudged": [], "descriptions": {}}
+    nothing |= {"diversity": 0.0, "windows": 0, "tokens": 0}
+    return HeadRecord(**nothing, source="nothing yet", **of_model(model))
 
 
 def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
@@ -133,7 +163,7 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
         usable = metrics.keys() >= METRICS.keys() and min(sizes) > 0 and max(sizes) < 2**24
         if not usable or max(len(metrics), len(uniform), len(descriptions)) > MAX_METRICS:
             return None
-        statistics = HeadStatistics(
+        return HeadRecord(
             metrics=metrics,
             uniform=uniform,
             diversity=diversity,
@@ -142,9 +172,11 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
             source=encodable(entry["source"])[:80],
             unjudged=[str(name) for name in entry["unjudged"]],
             descriptions=descriptions,
+            digest=digest,
+            step=None if entry["step"] is None else int(entry["step"]),
+            thresholds=thresholds,
+            **of_model(model),
         )
-        step = None if entry["step"] is None else int(entry["step"])
-        return record_of(statistics, model, digest=digest, step=step, thresholds=thresholds)
     except (TypeError, KeyError, AttributeError, ValueError, RuntimeError, OverflowError):
         return None
 

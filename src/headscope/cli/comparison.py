@@ -20,7 +20,7 @@ from headscope.errors import UserError
 from headscope.nn import cache_bytes_per_token
 from headscope.trained import checkpoint
 from headscope.trained.evaluation import evaluate_lengths
-from headscope.trained.generation import generate_tokens
+from headscope.trained.generation.generate import generate_tokens
 
 TIMED_STEPS, WARMUP_STEPS = 10, 3
 

@@ -27,11 +27,11 @@ def sample(
     from headscope.seeds import mixed_seed
     from headscope.trained import load
     from headscope.trained.checkpoint import find
-    from headscope.trained.generation import check_samples, compile_decoding, generate_texts
+    from headscope.trained.generation.compiled import compile_decoding
+    from headscope.trained.generation.generate import generate_texts
     from headscope.trained.generation.precision import faster_precision, in_precision
 
     loaded = load(find(checkpoint), device=device)
-    check_samples(loaded.model, num_samples)
     used = faster_precision(loaded.model) if precision == "auto" else precision
     model = in_precision(loaded.model, used)
     prompt = read_standard_input() if prompt == "-" else prompt

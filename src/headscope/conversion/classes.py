@@ -15,7 +15,6 @@ from torch import Tensor
 
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part, arguments_of, locate
-from headscope.conversion.settings import Settings
 from headscope.errors import UserError, first_line, short
 from headscope.nn import GPT
 from headscope.nn.norm import HeadNorm
@@ -131,9 +130,10 @@ class HuggingFaceClass:
             **self.fixed,
         }
 
-    def read(self, settings: Settings, names: set[str]) -> Part:
-        """Our configuration. `names` are those of parameters. UserError for an unknown entry."""
-        values = {ours: settings.get(theirs) for ours, theirs in self.keys.items()}
+    def read(self, config: Any, names: set[str]) -> Part:
+        """Our configuration for that of transformers. `names` are those of parameters. Raises
+        UserError for an unknown entry."""
+        values = {ours: getattr(config, theirs, None) for ours, theirs in self.keys.items()}
         activation = values.pop("activation", "gelu")
         if self.feed_forward == "SwiGLU":
             activation = "gelu"  # ours has no choice, and ignores this key
@@ -148,7 +148,7 @@ class HuggingFaceClass:
         position, norm = part(self.position), part(self.norm, eps=values.pop("eps"))
         if self.position == "Rotary":
             base = values.pop("base")  # transformers 5 has it in `rope_parameters`
-            rope = getattr(settings.config, "rope_parameters", None) or {}
+            rope = getattr(config, "rope_parameters", None) or {}
             position["base"] = rope.get("rope_theta", 10000.0 if base is None else base)
         if self.norm == "RMSNorm":
             norm["gain"] = self.has("norm.weight", names)
@@ -157,7 +157,7 @@ class HuggingFaceClass:
                 "_target_": "headscope.GPT",
                 "bias": self.has("blocks.0.attention.out_proj.bias", names),
                 "qkv_bias": self.has("blocks.0.attention.qkv.bias", names),
-                "tied_head": settings.get("tie_word_embeddings"),
+                "tied_head": getattr(config, "tie_word_embeddings", None),
                 "attention": part(kinds.get(kv_heads, "GroupedQuery"), qk_norm=self.qk_norm),
                 "position": position,
                 "norm": norm,
@@ -272,9 +272,9 @@ class GPT2(HuggingFaceClass):
         "feed_forward_norm=ln_2 feed_forward.up_proj=mlp.c_fc feed_forward.down_proj=mlp.c_proj"
     )
 
-    def read(self, settings: Settings, names: set[str]) -> Part:
-        model = super().read(settings, names)
-        model.attention.scale = None if settings.get("scale_attn_weights") else 1.0
+    def read(self, config: Any, names: set[str]) -> Part:
+        model = super().read(config, names)
+        model.attention.scale = None if config.scale_attn_weights else 1.0
         return model
 
     def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
@@ -323,9 +323,9 @@ class Mpt(HuggingFaceClass):
         "feed_forward.up_proj=ffn.up_proj feed_forward.down_proj=ffn.down_proj"
     )
 
-    def read(self, settings: Settings, names: set[str]) -> Part:
-        model = super().read(settings, names)
-        attention = settings.config.attn_config
+    def read(self, config: Any, names: set[str]) -> Part:
+        model = super().read(config, names)
+        attention = config.attn_config
         if attention.clip_qkv is not None:  # random weights may not reach it
             clip = short(attention.clip_qkv)
             raise UserError(f"config.json: attn_config.clip_qkv={clip}: headscope does not clip")
@@ -385,9 +385,9 @@ class NanoChat(Qwen3):
         "feed_forward.down_proj=mlp.fc2"
     )
 
-    def read(self, settings: Settings, names: set[str]) -> Part:
-        model = super().read(settings, names)
-        model.logit_cap = settings.get("final_logit_softcapping")
+    def read(self, config: Any, names: set[str]) -> Part:
+        model = super().read(config, names)
+        model.logit_cap = config.final_logit_softcapping
         if model.tied_head:
             problem = "config.json: tie_word_embeddings=True: NanoChat normalizes its embeddings"
             raise UserError(f"{problem}, which the output head cannot share; set it to false")

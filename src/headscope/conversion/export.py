@@ -202,10 +202,7 @@ def run_reload(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     }
     program = Path(__file__).with_name("reload.py")  # which must not import headscope
     command = [sys.executable, "-P", str(program), str(folder.absolute()), str(work)]
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as stdin, os.fdopen(writing, "w"):
-        # Its standard input ends when this process ends, and then reload.py ends too.
-        done = subprocess.run(command, env=environment, stdin=stdin, capture_output=True)
+    done = subprocess.run(command, env=environment, capture_output=True)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise NotEqual(f"transformers cannot open the exported folder: {lines[-1][:500]}")

@@ -10,7 +10,7 @@ from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
 from headscope.conversion.proof import LONGEST, compare, logits, probe, random_model
-from headscope.conversion.settings import SAFE, Settings, transformers_for
+from headscope.conversion.settings import SAFE, transformers_for, unread
 from headscope.conversion.tokenizer_files import read_tokenizer
 from headscope.errors import UserError, first_line, short
 from headscope.files import parse_json
@@ -60,15 +60,15 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
     with transformers_for(folder):
         from transformers import AutoConfig
 
-        settings = Settings(AutoConfig.from_pretrained(folder, **SAFE), raw)
+        config = AutoConfig.from_pretrained(folder, **SAFE)
     try:
-        gpt, model = proven_architecture(folder, theirs, settings, block_size)
+        gpt, model = proven_architecture(folder, theirs, config, block_size)
         tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
-        load_weights(folder, theirs, settings, gpt, tokenizer.end_of_text)
+        load_weights(folder, theirs, config, gpt, tokenizer.end_of_text)
     except Unfit as error:
         problem = f"{folder}: headscope cannot express this {theirs.name}: {error}"
-        unread = settings.unread()
-        raise UserError(f"{problem}; config.json has {unread}" if unread else problem) from None
+        entries = unread(config, raw, theirs.keys.values())
+        raise UserError(f"{problem}; config.json has {entries}" if entries else problem) from None
     except UserError as error:
         raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
     return imported(folder, gpt, model, tokenizer, name=folder.absolute().name)
@@ -108,12 +108,12 @@ def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
 
 
 def proven_architecture(
-    folder: Path, theirs: HuggingFaceClass, settings: Settings, block_size: int | None
+    folder: Path, theirs: HuggingFaceClass, config: Any, block_size: int | None
 ) -> tuple[GPT, Part]:
     """Our model with the sizes and settings of theirs, and random weights. Raises NotEqual unless
     both compute the same function with these weights."""
-    drawn = theirs.build(settings.config)
-    model = theirs.read(settings, set(theirs.parameters(drawn)))
+    drawn = theirs.build(config)
+    model = theirs.read(config, set(theirs.parameters(drawn)))
     check_block_size(block_size, model.block_size)
     if block_size or name_of(model.position) != "Learned":
         model.block_size = block_size or min(model.block_size, LONGEST)
@@ -125,7 +125,7 @@ def proven_architecture(
 
 
 def load_weights(
-    folder: Path, theirs: HuggingFaceClass, settings: Settings, gpt: GPT, end_of_text: int | None
+    folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT, end_of_text: int | None
 ) -> None:
     """Copies the weights in the folder to `gpt`. Raises UserError if they are not complete or not
     finite, and NotEqual unless both models give the same logits."""
@@ -134,7 +134,7 @@ def load_weights(
     with transformers_for(folder):
         loaded, problems = getattr(transformers, theirs.name).from_pretrained(
             folder,
-            config=settings.config,
+            config=config,
             use_safetensors=True,
             dtype=torch.float32,
             attn_implementation="eager",  # config.json may name code to download

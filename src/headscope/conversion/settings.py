@@ -1,7 +1,7 @@
-"""What reading with transformers needs: its errors, and which settings were read."""
+"""What reading with transformers needs: its errors, and which settings were not read."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,9 @@ from headscope.errors import UserError, library_errors, short
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """Arguments with which transformers runs no code of a folder, and opens no other folder."""
 
+ALSO_READ = ("rope_theta", "tie_word_embeddings", "scale_attn_weights", "final_logit_softcapping")
+"""Entries of config.json that are read, but are not in the table of keys of their class."""
+
 WITHOUT_EFFECT = re.compile(
     r"dropout|_pdrop|drop_rate|token_id|^_|^summary_|^output_|dtype|architectures|version|task_"
     r"|initializer|use_cache|vocab_size|model_type|auto_map|^attn_impl|use_return_dict|name"
@@ -20,29 +23,18 @@ WITHOUT_EFFECT = re.compile(
 """Entries of config.json that do not change logits, or that the shapes of the weights say too."""
 
 
-class Settings:
-    """The entries of a config.json, as transformers understands them. `raw` is the file itself."""
-
-    def __init__(self, config: Any, raw: dict[str, Any]) -> None:
-        self.config, self.raw = config, raw
-        self.keys_read = {"rope_theta", "tie_word_embeddings"}
-
-    def get(self, key: str) -> Any:
-        """The value of an entry, or None if the class has no such entry."""
-        self.keys_read.add(key)
-        return getattr(self.config, key, None)
-
-    def unread(self) -> str:
-        """The entries that were not read and may have an effect, first those without defaults."""
-        known = self.keys_read | set(getattr(self.config, "attribute_map", {}))
-        unread = [
-            key
-            for key, value in self.raw.items()
-            if value and key not in known and not WITHOUT_EFFECT.search(key)
-        ]
-        defaults = type(self.config)().to_dict()
-        unread.sort(key=lambda key: self.raw[key] == defaults.get(key))
-        return ", ".join(f"{key}={short(self.raw[key])}" for key in unread[:6])
+def unread(config: Any, raw: dict[str, Any], read: Iterable[str]) -> str:
+    """The entries of a config.json that may have an effect and are not among those `read`, first
+    those without defaults. `raw` is the file, and `config` is how transformers understands it."""
+    known = {*read, *ALSO_READ, *getattr(config, "attribute_map", {})}
+    unread = [
+        key
+        for key, value in raw.items()
+        if value and key not in known and not WITHOUT_EFFECT.search(key)
+    ]
+    defaults = type(config)().to_dict()
+    unread.sort(key=lambda key: raw[key] == defaults.get(key))
+    return ", ".join(f"{key}={short(raw[key])}" for key in unread[:6])
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from headscope.conversion.settings import SAFE, transformers_for
 from headscope.data.bpe import byte_symbols
-from headscope.data.ranks import SHA256, is_gpt2, merges_of_ranks
+from headscope.data.ranks import SHA256, merges_of_ranks
 from headscope.data.tokenizer import (
     END_OF_TEXT,
     CharTokenizer,
@@ -148,21 +148,19 @@ def end_of_text(folder: Path, theirs: Any, ids: dict[str, int]) -> int | None:
 
 def as_gpt2(imported: TokenizersTokenizer) -> Tokenizer | None:
     """GPT-2's own tokenizer, if `imported` has its tokens, merges and pattern, or None."""
-    byte_of = {symbol: value for value, symbol in enumerate(byte_symbols())}
-    names = [name for name in imported.names if name != END_OF_TEXT]
-    if not byte_of.keys() >= set("".join(names)):
-        return None
-    ranks = {bytes(byte_of[symbol] for symbol in name): imported.ids[name] for name in names}
-    if not is_gpt2(ranks):
-        return None
     content = json.loads(imported.json)
-    merges = ["#version: 0.2", *map(" ".join, content["model"].get("merges", [])), ""]
+    merges = [*map(" ".join, content["model"].get("merges", []))]
+    file = "\n".join(["#version: 0.2", *merges, ""])
+    symbols = byte_symbols()
+    names = [*sorted(symbols), *(merge.replace(" ", "") for merge in merges)]
     cut = content["pre_tokenizer"] or {"type": None}
     same = (
-        hashlib.sha256("\n".join(merges).encode()).hexdigest() == SHA256["vocab.bpe"]
+        hashlib.sha256(file.encode()).hexdigest() == SHA256["vocab.bpe"]
+        and imported.names == [*names, END_OF_TEXT]
         and content["normalizer"] is None
         and (cut["type"], cut.get("add_prefix_space")) == ("ByteLevel", False)
         and cut.get("use_regex", True)
         and [each["content"] for each in content["added_tokens"]] == [END_OF_TEXT]
     )
+    ranks = {bytes(map(symbols.index, name)): rank for rank, name in enumerate(names) if same}
     return TiktokenTokenizer("gpt2", ranks) if same else None

@@ -9,7 +9,6 @@ import json
 import string
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from headscope.data.corpus import HOLD_OUT, Corpus, Document, Split, Wanted, pieces
 from headscope.errors import UserError
@@ -26,13 +25,10 @@ MAX_CHARACTERS = 10**7
 
 
 class Generated(Corpus):
-    """A generated corpus. The same arguments of the constructor give the same text."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
+    """A generated corpus. The same attributes give the same text."""
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(vars(self), sort_keys=True).encode()).hexdigest()
 
 
 class Repeats(Generated):
@@ -75,8 +71,6 @@ class Repeats(Generated):
             longest = f"data.max_length={max_length} x data.max_copies={max_copies}"
             text = f"the validation text, a tenth of data.characters={characters}"
             raise UserError(f"{longest} does not fit in {text}: make the text longer")
-        ranges = {"lengths": self.lengths, "copies": self.copies}
-        super().__init__(alphabet=alphabet, **ranges, characters=characters, seed=seed)
         self.alphabet, self.characters, self.seed = CHARACTERS[:alphabet], characters, seed
         one_copy = "QxBnEaPfL" if "V" in self.alphabet else self.alphabet[:9]
         self.starting_texts = (2 * one_copy,)
@@ -113,7 +107,6 @@ class Modular(Generated):
             raise UserError(f"data.prime={prime} must be a prime from 3 to {len(SYMBOLS)}")
         if not 0 < share < 1:
             raise UserError(f"data.share={share} must be above 0 and below 1")
-        super().__init__(prime=prime, share=share, seed=seed)
         self.prime, self.share, self.seed = prime, share, seed
         self.starting_texts = (f"{SYMBOLS[prime - 1]}{SYMBOLS[2]}=",)
 
@@ -145,7 +138,6 @@ class Names(Generated):
     def __init__(self, *, names: int, seed: int) -> None:
         if not 5 <= names <= len(SYMBOLS):
             raise UserError(f"data.names={names} must be between 5 and {len(SYMBOLS)}")
-        super().__init__(names=names, seed=seed)
         self.names, self.seed = SYMBOLS[:names], seed
         self.starting_texts = ("ETT=",) if "T" in self.names else ("abb=",)
 

@@ -6,7 +6,6 @@ tools store a list of merges: pairs of tokens. `merges_of_ranks` computes this l
 """
 
 import base64
-import hashlib
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -23,9 +22,6 @@ SHA256 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
 }
 """The files of GPT-2's vocabulary."""
-
-RANKS_SHA256 = "50394b9a017a60020093020215664e2995d98351e5240ca0b1abfcb88e9f8773"
-"""The sha256 of the bytes of GPT-2's tokens, each after its length, in the order of the ranks."""
 
 
 def are_ranks(ranks: dict[bytes, int]) -> bool:
@@ -46,14 +42,6 @@ def ranks_from_text(text: str) -> dict[bytes, int]:
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
     except ValueError as error:
         raise UserError(f"the tokenizer's ranks are not in .tiktoken format: {error}") from None
-
-
-def is_gpt2(ranks: dict[bytes, int]) -> bool:
-    """Whether these are the ranks of GPT-2."""
-    digest = hashlib.sha256()
-    for token in sorted(ranks, key=ranks.__getitem__):
-        digest.update(len(token).to_bytes(8) + token)
-    return digest.hexdigest() == RANKS_SHA256
 
 
 def gpt2_ranks(path: str | None = None) -> dict[bytes, int]:

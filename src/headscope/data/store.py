@@ -3,28 +3,22 @@
 A store is a folder with four files. `train.bin` and `validation.bin` are raw arrays of tokens
 (uint16, or uint32 for a large vocabulary). `store.json` contains the tokenizer, a fingerprint of
 the text and the options of the tokenizer, and the bytes of text per byte of the validation tokens.
-`checksums.json` contains the CRC-32 of the other files.
+`checksums.json` contains the CRC-32 of the other files. Opening a store verifies them.
 
-A store is first written to a temporary folder `.preparing-...`, and moved when it is complete. One
-process prepares at a time, and the others wait. If it is killed, the next process that prepares a
-store removes its temporary folder.
-
-Opening a store verifies all checksums. Then `checksums.json` says when the files were changed last,
-so that they are verified again only after a change.
+A store is a `new_folder`: it is complete or not there. One process prepares a store at a time, and
+the others wait.
 """
 
 import hashlib
 import json
 import math
-import shutil
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -34,12 +28,12 @@ from headscope.data.encode import EncodedCorpus, Track, token_dtype
 from headscope.data.tokenizer import Tokenizer, splits_characters
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError
-from headscope.files import parse_json, replacing, write_atomically
+from headscope.files import new_folder, parse_json
 
-FORMAT = 4
+FORMAT = 5
 DESCRIPTION, CHECKSUMS = "store.json", "checksums.json"
 TOKENS = {split: f"{split}.bin" for split in SPLITS}
-PREPARING, LOCK = ".preparing-", ".preparing.lock"
+LOCK = ".preparing.lock"
 
 MAX_RATIO = 2.0**20
 """The bytes of text per byte of tokens are below this number in every store."""
@@ -94,16 +88,15 @@ def prepare_store(
     if corpus.notice:
         say(corpus.notice)
     if not folder.exists():
-        with _temporary_folder(folder, say) as scratch:
+        with _lock(folder.parent, say):
             if not folder.exists():  # another process may have created it meanwhile
-                tokenizer = make_tokenizer(training_texts(corpus))
-                encoded = EncodedCorpus(corpus, tokenizer)
-                write_store(scratch, encoded, fingerprint, track)
-                if corpus.fingerprint() != of_corpus:
-                    raise UserError(f"data={corpus.name} changed while it was read: try again")
+                encoded = EncodedCorpus(corpus, make_tokenizer(training_texts(corpus)))
+                with new_folder(folder) as new:
+                    write_store(new, encoded, fingerprint, track)
+                    if corpus.fingerprint() != of_corpus:
+                        raise UserError(f"data={corpus.name} changed while it was read: try again")
                 for line in notes(encoded):
                     say(line)
-                scratch.rename(folder)
     own = next((maker for maker in makers if isinstance(maker, type)), None)
     store = open_store(folder, fingerprint=fingerprint, own=own)
     if splits_characters(store.tokenizer, store.tokenizer.decode(store.train[:16384])):
@@ -112,10 +105,8 @@ def prepare_store(
 
 
 @contextmanager
-def _temporary_folder(store: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """Yields an empty folder next to `store`. No other process prepares a store there meanwhile.
-    The folder is removed at the end, and one that a killed process left is removed before."""
-    root = store.parent
+def _lock(root: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Inside the `with` block, no other process prepares a store in the folder `root`."""
     root.mkdir(parents=True, exist_ok=True)
     lock = FileLock(root / LOCK, mode=0o666)  # other users may prepare stores there too
     try:
@@ -126,12 +117,7 @@ def _temporary_folder(store: Path, say: Callable[[str], None]) -> Iterator[Path]
         say(f"Another process is preparing a text in {root}: waiting for it.")
         acquired = lock.acquire()
     with acquired:
-        for killed in root.glob(f"{PREPARING}*"):
-            shutil.rmtree(killed, ignore_errors=True)
-        with TemporaryDirectory(dir=root, prefix=PREPARING, ignore_cleanup_errors=True) as at:
-            scratch = Path(at, store.name)  # readable for others, unlike `at`
-            scratch.mkdir()
-            yield scratch
+        yield
 
 
 def training_texts(corpus: Corpus) -> Iterator[str]:
@@ -154,7 +140,7 @@ def write_store(
     split has no text, or if the tokens cannot be written."""
     checksums = dict.fromkeys(TOKENS.values(), 0)
     with ExitStack() as stack:
-        files = {name: stack.enter_context(replacing(folder / name)) for name in TOKENS.values()}
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in TOKENS.values()}
         for split, tokens in stack.enter_context(closing(encoded.token_arrays(track))):
             files[TOKENS[split]].write(tokens.data)
             checksums[TOKENS[split]] = zlib.crc32(tokens.data, checksums[TOKENS[split]])
@@ -169,8 +155,8 @@ def write_store(
     }
     text = json.dumps(description, indent=1, ensure_ascii=False)
     checksums[DESCRIPTION] = zlib.crc32(text.encode())
-    write_atomically(folder / DESCRIPTION, text)
-    write_atomically(folder / CHECKSUMS, json.dumps({"crc32": checksums}))
+    (folder / DESCRIPTION).write_text(text, encoding="utf-8")
+    (folder / CHECKSUMS).write_text(json.dumps(checksums))
 
 
 def notes(encoded: EncodedCorpus) -> Iterator[str]:
@@ -196,9 +182,7 @@ def open_store(
     Raises UserError if the store is incomplete, or if its files do not match the checksums.
     """
     try:
-        stamps, checksums = _stamps(folder), parse_json(folder / CHECKSUMS)
-        verified = isinstance(checksums, dict) and checksums.pop("verified", None) == stamps
-        if not verified and checksums != {"crc32": _checksums(folder)}:
+        if parse_json(folder / CHECKSUMS) != _checksums(folder):
             raise ValueError(f"the checksums in {CHECKSUMS} differ")
         match parse_json(folder / DESCRIPTION):
             case {
@@ -214,11 +198,8 @@ def open_store(
         tokens = {
             split: np.memmap(folder / name, dtype, mode="r") for split, name in TOKENS.items()
         }
-        if not verified:
-            if max(array.max() for array in tokens.values()) >= tokenizer.vocab_size:
-                raise ValueError("a token is not in the vocabulary")
-            with suppress(UserError):  # the folder may be read-only
-                write_atomically(folder / CHECKSUMS, json.dumps(checksums | {"verified": stamps}))
+        if max(array.max() for array in tokens.values()) >= tokenizer.vocab_size:
+            raise ValueError("a token is not in the vocabulary")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} is not a token store ({reason}): delete it") from error
@@ -226,18 +207,11 @@ def open_store(
 
 
 def _checksums(folder: Path) -> dict[str, int]:
-    """The CRC-32 of each file, except that of the checksums. Raises ValueError if one is empty."""
-    names = (DESCRIPTION, *TOKENS.values())
-    return {name: zlib.crc32(np.memmap(folder / name, mode="r").data) for name in names}
-
-
-def _stamps(folder: Path) -> dict[str, list[int]]:
-    """Numbers that differ after any change of a file: the kernel sets the time of the last change
-    itself, so a program cannot restore it. Raises ValueError if a file is not a regular file."""
-    stamps = {}
+    """The CRC-32 of each file, except that of the checksums. Raises ValueError if one is empty, or
+    is not a regular file."""
+    checksums = {}
     for name in (DESCRIPTION, *TOKENS.values()):
-        file = (folder / name).lstat()
-        if not stat.S_ISREG(file.st_mode):  # a symbolic link could point to any file
+        if not stat.S_ISREG((folder / name).lstat().st_mode):  # a link could point to any file
             raise ValueError(f"{name} is not a regular file")
-        stamps[name] = [file.st_dev, file.st_ino, file.st_size, file.st_ctime_ns]
-    return stamps
+        checksums[name] = zlib.crc32(np.memmap(folder / name, mode="r").data)
+    return checksums

@@ -8,8 +8,7 @@ from headscope.analysis.rows import DataFrame, Rows, data_frame, per_head
 from headscope.errors import UserError
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.checkpoint import find, steps_of
-from headscope.trained.load import load
-from headscope.trained.model import Metrics
+from headscope.trained.model import Metrics, load
 
 Runs = str | Path | Iterable[str | Path]
 COLUMNS = ("run", "seed", "step", "layer", "head", "metric", "value")

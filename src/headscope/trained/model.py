@@ -34,21 +34,23 @@ from headscope.config.training import TrainConfig
 from headscope.data.corpus import Corpus, Sotu
 from headscope.data.encode import ValidationText, validation_text
 from headscope.data.tokenizer import Tokenizer
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.data.windows import spread_windows
 from headscope.errors import UserError, whole_number
 from headscope.nn import GPT
 from headscope.nn.loss import IGNORED, Answers, counted_targets, next_token_loss
 from headscope.terminal import note, step_name
 from headscope.trained.ablations import ABLATION_WINDOWS, measure_ablation
-from headscope.trained.checkpoint import sources, steps_of
+from headscope.trained.checkpoint import own_tokenizer, pick_device, read, sources, steps_of
 from headscope.trained.checkpoint.loading import build_from_weights
-from headscope.trained.generation import generate_text, generate_tokens
+from headscope.trained.generation.generate import generate_text, generate_tokens
 from headscope.trained.records import (
     SPEECHES,
     VALIDATION,
     HeadRecorder,
     add_records,
     cache_folder,
+    digest_of_checksums,
     record_in,
     settings_in,
 )
@@ -427,3 +429,29 @@ class TrainedModel:
         sizes = Part(self.config.model, **changed)
         model = build_from_weights(sizes, self.tokenizer, self.model.state_dict())
         return model.to(self.model.device).eval()
+
+
+def load(path: str | Path, *, device: str | torch.device = "cpu") -> TrainedModel:
+    """Opens a checkpoint file. The model is on `device`, in evaluation mode. Raises UserError if
+    the file is missing, damaged or not a headscope checkpoint, if a weight is NaN or infinite, or
+    if this machine does not have the device."""
+    path, device = Path(path), pick_device(str(device))
+    stored = read(path)
+    weights, config = stored.weights(), stored.config
+    try:
+        tokenizer = tokenizer_from_state(stored.data["tokenizer"], own_tokenizer(stored))
+        model = build_from_weights(config.model, tokenizer, weights)
+    except UserError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{path} cannot be opened: {reason}") from error
+    return TrainedModel(
+        path=path,
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        config=config,
+        step=stored.step,
+        precision=stored.data["precision"],
+        answers=stored.answers,
+        digest=digest_of_checksums(stored.data["checksums"]),
+        texts=stored.data["texts"],
+    )

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import HeadMetric
-from headscope.analysis.record import HeadRecord, record_from, record_of
+from headscope.analysis.record import HeadRecord, record_from
 from headscope.analysis.tokens import classify_vocabulary
 from headscope.data.tokenizer import Tokenizer
 from headscope.data.windows import spread_windows
@@ -64,27 +65,21 @@ class HeadRecorder:
         windows: int | None = None,
     ) -> None:
         length = min(model.block_size, LONGEST)
-        self.windows = spread_windows(text, length=length, windows=windows or TOKENS // length)
-        self.kinds = classify_vocabulary(tokenizer, text)
-        self.repeats = repeat_probe(model, self.kinds, REPEATED_TEXTS)
-        self.source, self.thresholds, self.own = source, thresholds, own
-        self.uniform: dict[str, float] | None = None
+        kinds = classify_vocabulary(tokenizer, text)
+        self.measure = partial(
+            measure_heads,
+            windows=spread_windows(text, length=length, windows=windows or TOKENS // length),
+            source=source,
+            kinds=kinds,
+            repeats=repeat_probe(model, kinds, REPEATED_TEXTS),
+            own=own,
+            thresholds=thresholds or Thresholds(),
+        )
 
     def record(
         self, model: GPT, *, digest: str = "", step: int | None, track: Track = iter
     ) -> HeadRecord:
-        statistics = measure_heads(
-            model,
-            self.windows,
-            source=self.source,
-            kinds=self.kinds,
-            repeats=self.repeats,
-            uniform_metrics=self.uniform,
-            own=self.own,
-            track=track,
-        )
-        self.uniform = statistics.uniform
-        return record_of(statistics, model, digest=digest, step=step, thresholds=self.thresholds)
+        return self.measure(model, digest=digest, step=step, track=track)
 
 
 def cache_folder(name: str) -> Path:

@@ -72,7 +72,6 @@ def run(tmp_path, monkeypatch):
     checkpoints = tmp_path / "outputs" / "run" / "checkpoints"
     checkpoints.mkdir(parents=True)
     save(saved, checkpoints / "best.safetensors")
-    Path("outputs/latest").write_text("run")
     return checkpoints.parent
 
 

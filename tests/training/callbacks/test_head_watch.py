@@ -69,7 +69,7 @@ def test_a_run_logs_what_its_weights_give(speeches):
             last = log.Scalars(f"watch/{name}/{head}")[-1].value
             assert last == pytest.approx(value, rel=1e-4, abs=1e-6)
     last = log.Scalars("watch/diversity")[-1].value
-    unlike = diversity(head_similarity(loaded.model, recorder.windows))
+    unlike = diversity(head_similarity(loaded.model, recorder.measure.keywords["windows"]))
     assert last == pytest.approx(float(unlike), rel=1e-4)
 
     # The tab Custom Scalars has one category per metric, with one chart per layer.

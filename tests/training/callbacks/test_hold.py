@@ -18,7 +18,6 @@ import headscope
 from headscope.analysis.ablation import ablated_heads
 from headscope.analysis.head_outputs import head_outputs
 from headscope.analysis.head_statistics import measure_heads
-from headscope.analysis.record import record_of
 from headscope.nn.capture import capture
 from headscope.nn.held import add_hold, held_heads
 from headscope.trained.generation.precision import in_precision
@@ -83,7 +82,7 @@ def test_a_held_head_acts_as_if_it_were_switched_off_and_learns_nothing(pair):
         assert not grad.any()
     held.values[own] = 0.5
     assert (head_outputs(model, tokens)[1][:, :, head] == 0.5).all()
-    names = [kind.name for kind in record_of(measure_heads(model, tokens), model).types]
+    names = [kind.name for kind in measure_heads(model, tokens).types]
     assert held_heads(model).index(True) == len(names) - 1
     for precision in ("bf16", "int8"):  # in which `sample` and `evaluate` compute
         assert held_heads(in_precision(model, precision)) == held_heads(model)

@@ -20,10 +20,13 @@ from headscope.nn.checks import token_ids
 from headscope.nn.loss import check_finite
 from headscope.show.explore.protocol import DecidersRequest, PatchRequest, WhyRequest, WriteRequest
 from headscope.show.explore.reader import Reader, Switches, encode, top
-from headscope.trained.generation import check_sampling
-from headscope.trained.generation.choose_token import check_chosen, choose_tokens, uniform_numbers
-from headscope.trained.generation.texts import Text
-from headscope.trained.generation.tokens import Context
+from headscope.trained.generation.choose_token import (
+    check_chosen,
+    check_sampling,
+    choose_tokens,
+    uniform_numbers,
+)
+from headscope.trained.generation.generate import Context, Text
 
 
 class Explorer(Reader):

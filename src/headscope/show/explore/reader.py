@@ -31,8 +31,7 @@ from headscope.show.explore.protocol import (
 )
 from headscope.show.reading_page import shown_run
 from headscope.trained import TrainedModel
-from headscope.trained.generation import check_sampling
-from headscope.trained.generation.choose_token import distribution, probabilities_of
+from headscope.trained.generation.choose_token import check_sampling, distribution, probabilities_of
 
 TOP = 10
 """The number of tokens that are listed after a position."""

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def write_report(
         reading = of_loaded if model is loaded else model.read(report.tokens)
         record = reading.record(**(measuring or {}))
         if thresholds:
-            record = record.renamed(model.model, thresholds)
+            record = replace(record, thresholds=thresholds)
         removed = ablation(model.model) if ablation else None
         similarity = head_similarity(model.model, windows)
         by_step[step] = HeadsAtStep(record, similarity, removed)

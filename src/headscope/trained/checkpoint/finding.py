@@ -100,28 +100,19 @@ def first_intact(files: Iterable[Path], name: str, say: Say, check: Check = bool
 
 
 def newest_run(outputs: Path, key: str) -> Path:
-    """The run that `outputs/latest` names if it has finished. Otherwise the finished run with the
-    newest checkpoint or, if none has finished, the named run or the run with the newest checkpoint.
-    A line reports a run that `latest` does not name. Raises UserError if there is none."""
-    latest, named = outputs / "latest", None
-    if latest.is_file():
-        name = latest.read_text(encoding="utf-8", errors="replace").strip()
-        named = outputs / name
-        if not name or not named.is_dir():
-            raise UserError(f"{latest} names {name!r}, which is not a run: give {key}=")
-        if is_finished(named):
-            return named
+    """The finished run with the newest checkpoint or, if none has finished, the run with the newest
+    checkpoint. A line reports a newer run that has not finished. Raises UserError if there is no
+    run."""
     saved = [file for file in outputs.glob(f"**/checkpoints/[bl][ae]st{SUFFIX}") if file.is_file()]
     saved.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    runs = [file.parents[1] for file in saved]
-    path = next(filter(is_finished, runs), named or next(iter(runs), None))
-    if path is None:
+    if not saved:
         advice = f"train one with {command('train')}, or give {key}="
         raise UserError(f"there is no run in {outputs}/ yet: {advice}")
-    if path != named:
-        why = f"{named} has not finished" if named else f"{latest} does not exist"
-        kind = "newest finished run" if is_finished(path) else "newest run"
-        note(f"{why}: using the {kind}, {path} (or give {key}={named or ''})")
+    runs = [file.parents[1] for file in saved]
+    path = next(filter(is_finished, runs), runs[0])
+    if path != runs[0]:
+        advice = f"using the newest finished run, {path} (or give {key}={runs[0]})"
+        note(f"{runs[0]} has not finished: {advice}")
     return path
 
 

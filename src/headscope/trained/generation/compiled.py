@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.errors import UserError, why_not_compiled
 from headscope.nn import GPT, Cache, Past
-from headscope.trained.generation.tokens import DecodeStep
+from headscope.trained.generation.generate import DecodeStep
 
 
 @torch.no_grad()

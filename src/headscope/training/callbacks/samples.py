@@ -6,7 +6,7 @@ from lightning.pytorch import Callback, Trainer
 
 from headscope.config.parse import NonNegative, Positive
 from headscope.nn.capture import evaluating
-from headscope.trained.generation import generate_text
+from headscope.trained.generation.generate import generate_text
 from headscope.training.loggers import log_text
 from headscope.training.module import LanguageModel
 

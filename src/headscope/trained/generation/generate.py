@@ -1,19 +1,20 @@
-"""Generates tokens for several texts at once. Each step adds one token to every text.
+"""Generates tokens for several texts at once, and their text piece by piece. Each step adds one
+token to every text.
 
 Shapes: B number of texts, T tokens, V vocab_size.
 """
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headscope.data.tokenizer import Tokenizer
 from headscope.errors import UserError
-from headscope.machine import machine_memory
-from headscope.nn import GPT, Cache, cache_bytes_per_token
+from headscope.nn import GPT, Cache
 from headscope.nn.checks import token_ids
-from headscope.trained.checkpoint.building import in_gib
 from headscope.trained.generation.choose_token import (
     check_chosen,
     check_sampling,
@@ -105,11 +106,79 @@ def generate_tokens(
         yield new_tokens
 
 
-def check_samples(model: GPT, count: int) -> None:
-    """Raises UserError if the keys, values and probabilities of `count` texts that are sampled
-    together need more than this machine's memory."""
-    vocab_size = model.embedding.num_embeddings
-    needed = count * (cache_bytes_per_token(model) * model.block_size + 32 * vocab_size)
-    if needed > machine_memory():
-        memory = f"{in_gib(needed)}, but this machine has {in_gib(machine_memory())} of memory"
-        raise UserError(f"num_samples={count} needs {memory}: lower num_samples")
+def generate_text(
+    model: GPT, tokenizer: Tokenizer, prompt: str, *, seed: int, **options: Any
+) -> Iterator[str]:
+    """Yields one continuation of `prompt` in pieces. See `generate_texts` for the options."""
+    for (piece,) in generate_texts(model, tokenizer, prompt, seeds=[seed], **options):
+        yield piece
+
+
+def generate_texts(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    seeds: Sequence[int],
+    stop: Sequence[str] = (),
+    **options: Any,
+) -> Iterator[list[str]]:
+    """Continues `prompt` once for each of `seeds`, with the `options` of `generate_tokens`.
+
+    Yields lists with the next piece of each text. A piece consists of whole characters. It is empty
+    if the text has no new characters. With an empty prompt, the model starts a new document. A text
+    ends after `max_new_tokens` tokens, at the end-of-text token, or before the first of the `stop`
+    texts. Bytes that are not valid UTF-8 become U+FFFD.
+
+    Raises UserError if the prompt cannot be encoded, a stop text is empty, or a setting is wrong.
+    """
+    if "" in stop:
+        raise UserError("stop='' is empty: every generated text would be empty")
+    start = tokenizer.encode_prompt(prompt) or [tokenizer.first_token()]
+    texts = [Text(tokenizer, stop) for _ in seeds]
+    for tokens in generate_tokens(model, start, seeds=seeds, **options):
+        pieces = [text.take(token) for text, token in zip(texts, tokens, strict=True)]
+        if any(pieces):
+            yield pieces
+        if all(text.ended for text in texts):
+            return
+    yield [text.rest() for text in texts]
+
+
+class Text:
+    """Decodes a stream of tokens to text in pieces of whole characters. The text ends at the
+    end-of-text token, or before the first of the `stop` texts."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self.tokenizer = tokenizer
+        self.stop = stop
+        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        # This number of characters is held back at the end, because they may begin a stop text.
+        self.held = max((len(text) for text in stop), default=1) - 1
+        self.pending = ""
+        self.ended = False
+
+    def take(self, token: int) -> str:
+        """Decodes the next token. Returns the new characters that cannot belong to a stop text."""
+        if self.ended:
+            return ""
+        if token == self.tokenizer.end_of_text:
+            return self.rest()
+        self.pending += self.decoder.decode(self.tokenizer.token_bytes(token))
+        stops = [(self.pending.find(text), text) for text in self.stop if text in self.pending]
+        if stops:
+            # If there are several stop texts, use the one that ends first. Then the result does not
+            # depend on how the text is divided into tokens.
+            _, start = min((start + len(text), start) for start, text in stops)
+            self.ended = True
+            return self.pending[:start]
+        ready = max(0, len(self.pending) - self.held)
+        piece, self.pending = self.pending[:ready], self.pending[ready:]
+        return piece
+
+    def rest(self) -> str:
+        """Ends the text. Returns all characters that have not been returned yet."""
+        if self.ended:
+            return ""
+        self.ended = True
+        return self.pending + self.decoder.decode(b"", final=True)
