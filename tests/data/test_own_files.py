@@ -41,7 +41,6 @@ def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path
         "a": {"1.py": "one", "empty.txt": "", "rows.jsonl": jsonl(["row"]), "z.png": b"\x89PNG\0"}
         | {"table.csv": "name,number\none,1\n", "latin.1": b"caf\xe9", ".x": "x"},
         "a/.git": {"config": "hidden"},
-        "a/outputs": {"latest": "run"},
         "a/run/analysis": {"heads.csv": "text"},
         "a/run/.hydra": {"config.yaml": "text"},
         "a/data/store": {"store.json": "text", "checksums.json": "text"},
@@ -51,7 +50,7 @@ def test_a_folder_is_its_texts_at_any_depth_and_a_glob_is_what_it_finds(tmp_path
         write(tmp_path / folder, content)
     assert read(tmp_path / "a") == (["one", "two", "markdown"], ["row"])
     notice = TextFiles(path=str(tmp_path / "a")).notice
-    assert f"data.path={tmp_path / 'a'}: 11 of 15 files are skipped" in notice
+    assert f"data.path={tmp_path / 'a'}: 10 of 14 files are skipped" in notice
     assert TextFiles(path=str(tmp_path / "b")).notice is None
     assert read(f"{tmp_path}/**/*.txt*") == (["two"], ["three"])
     assert read(f"{tmp_path}/*/deep/*") == (["two"], ["markdown"])

@@ -34,8 +34,8 @@ FIRST_ROWS = 32
 
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
-MARKS = (".hydra", "checksums.json", "outputs/latest")
-"""Files that headscope writes into run folders, token stores and the folder of all runs."""
+MARKS = (".hydra", "checksums.json")
+"""Files that headscope writes into run folders and token stores."""
 
 
 class Template:

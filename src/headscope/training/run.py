@@ -2,7 +2,6 @@
 
 import sys
 import traceback
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from headscope.config.own_parts import own_code
 from headscope.config.parts import defaults_in_conf
 from headscope.errors import UserError, first_line, ran_out_of_memory
-from headscope.files import write_atomically, write_summary
+from headscope.files import write_summary
 from headscope.machine import keep_freed_memory
 from headscope.nn.precision import tf32
 from headscope.terminal import command
@@ -46,10 +45,7 @@ def fit(run: Run) -> dict[str, Any]:
     `summary.json`. Returns its content, or nothing after `fast_dev_run`. Raises Interrupted after a
     stop signal, and UserError if training diverges, or if memory or disk space runs out."""
     keep_freed_memory()
-    saver = run.callback(CheckpointSaver)
     if run.trainer.is_global_zero and not run.trainer.fast_dev_run:
-        if saver:
-            saver.on_first_save = partial(_write_latest, run.folder)
         for logger in tensorboards(run.trainer):
             sort_before_now(Path(logger.log_dir))
     try:
@@ -187,12 +183,3 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({torch.get_num_threads()} threads)" if device.type == "cpu" else "mps"
-
-
-def _write_latest(folder: Path, outputs: Path = Path("outputs")) -> None:
-    """Writes the name of this run to the file `outputs/latest`. This is no symbolic link to the run
-    folder, because TensorBoard would show the run twice."""
-    outputs.mkdir(exist_ok=True)
-    name, inside = folder.resolve(), outputs.resolve()
-    name = name.relative_to(inside) if name.is_relative_to(inside) else name
-    write_atomically(outputs / "latest", f"{name}\n")

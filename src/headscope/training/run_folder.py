@@ -59,9 +59,7 @@ def locked(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterato
 
 def check_writable(folder: Path) -> None:
     """Raises UserError if a symbolic link leads out of the run folder, which may come from a
-    stranger: the run would write there. Or if outputs/latest is a folder."""
-    if (latest := Path("outputs/latest")).is_dir():
-        raise UserError(f"{latest} is a folder, but a run writes this file: move it away")
+    stranger: the run would write there."""
     for path in folder.rglob("*"):
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             problem = f"{path} is a symbolic link to another folder"

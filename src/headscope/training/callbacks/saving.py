@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,6 @@ class CheckpointSaver(Checkpoint):
         self.signals = StopSignals()
         self.saved_for = 0  # the signal after which a step has been saved
         self.cpu_group: Any = None  # torch.distributed.ProcessGroup
-        self.on_first_save: Callable[[], None] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         best = self.best_val_loss if math.isfinite(self.best_val_loss) else None  # for JSON
@@ -178,9 +177,6 @@ class CheckpointSaver(Checkpoint):
             else:
                 trainer.save_checkpoint(last, weights_only=False)
         self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
-        if self.on_first_save:
-            self.on_first_save()
-            self.on_first_save = None
 
     def _keep(self, trainer: Any, pl_module: Any) -> None:
         """Saves the weights if this is one of `keep_steps`."""
