@@ -39,7 +39,7 @@ export function createStore(source) {
     const entry = histories.get(name);
     if (entry && !entry.stale) return entry.promise;
     const old = entry?.promise.catch(() => null);
-    const promise = source.history(run, text).then(async (fresh) => merged(await old, fresh));
+    const promise = source.history(run, text).then(async (fresh) => unlessEqual(await old, fresh));
     const fetched = { promise, stale: false };
     histories.set(name, fetched);
     promise.catch(() => { fetched.stale = true; });
@@ -131,14 +131,8 @@ export function shaped(arrays, name, ...shape) {
 
 export const damaged = (why) => new DataError(TEXTS.damaged(why));
 
-/** A history that was fetched again. If it, or its labels, did not change, returns the old object, so
-    that the viewer does not build its elements again. */
-function merged(old, fresh) {
-  if (!old) return fresh;
-  if (JSON.stringify(old) === JSON.stringify(fresh)) return old;
-  const sameText = JSON.stringify(old.labels) === JSON.stringify(fresh.labels);
-  return sameText ? { ...fresh, labels: old.labels } : fresh;
-}
+/** A history that was fetched again, or the old object, if it did not change: the viewer then draws nothing again. */
+const unlessEqual = (old, fresh) => (JSON.stringify(old) === JSON.stringify(fresh) ? old : fresh);
 
 /** Decompresses a stream of zlib data, which must have `size` bytes. */
 async function inflate(data, size) {

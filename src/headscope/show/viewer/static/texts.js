@@ -123,8 +123,6 @@ export const TEXT = {
 };
 
 export const STATUS = {
-  onThisText: (query, at, key, from, weight) =>
-    `strongest on this text: “${query}” (${at}) looks at “${key}” (${from}), ${weight}`,
   point: "Point at a token or at a cell of the map: where it looks, and who looks at it.",
   nothing: "nothing",
   cannotSee: (query, key) => [query, " cannot see ", key, ", which comes later"],

@@ -54,9 +54,6 @@ function luminance([r, g, b]) {
 
 const readable = (colour) => (luminance(colour) > 0.19 ? "#10151c" : "#ffffff");
 
-/** A text colour that can be read on a colour such as #0072b2. */
-export const textOn = (hexadecimal) => readable(channels(hexadecimal));
-
 /** The channels of a colour between two others: of the first one if `share` is 0, of the second if it is 1. */
 export function mixed(first, second, share) {
   const to = channels(second);
