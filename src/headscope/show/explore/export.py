@@ -25,7 +25,8 @@ Exported = tuple[str, str, str]
 
 def export(explorer: Explorer, request: ExportRequest) -> Exported:
     """The file for a request. Raises UserError if the model cannot answer the request."""
-    request = replace(request, target=explorer.read(request)["target"]["id"])
+    answer = explorer.read(request)
+    request = replace(request, target=answer["target"]["id"], position=answer["position"])
     return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
 
 
@@ -55,10 +56,8 @@ def page(explorer: Explorer, request: ExportRequest) -> Exported:
         shown = reading.snapshot(chosen.record, switched=switched)
         own = [] if runs else why
         runs.append(shown_run(described(chosen, side), [shown], [reading.loss()], own))
-    labels = runs[0]["history"]["labels"]
-    start: dict[str, Any] = {"token": range(len(labels))[request.position]}
     walk = [{name: each[name] for name in ("head", "query", "key")} for each in why]
-    start |= {"head": (request.head or "")[:80], "walk": walk}
+    start = {"token": request.position, "head": (request.head or "")[:80], "walk": walk}
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs, start=start)
 
 

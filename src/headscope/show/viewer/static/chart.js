@@ -1,6 +1,5 @@
 // Draws the timeline: a line per head, the loss, and the axis of the steps. Each has an area
-// {left, right, room, top, height, x} in pixels: x(step) is the place of a training step, and `room` the
-// width at the right for labels.
+// {left, right, top, height, x} in pixels: x(step) is the place of a training step.
 
 import { drawAcross, drawAxis, drawLine, drawText, heightIn } from "./canvas.js";
 import { own } from "./dom.js";
@@ -76,7 +75,7 @@ export function drawLabelledLines(context, model, area) {
     const place = places[order];
     drawLine(context, [near, bend, end], [ys.at(-1), place, place], colour, head === opened ? 2.5 : 1.5, dash);
     const text = `${headName(head, history.heads)} ${shortText(values[model.index])}`; // the value at the cursor
-    drawText(context, theme, text, label, place, { colour: theme.ink, font, room: area.room - 22 });
+    drawText(context, theme, text, label, place, { colour: theme.ink, font });
   });
 }
 

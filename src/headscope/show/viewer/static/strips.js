@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 import { NO_NAME, background, toneOf } from "./names.js";
-import { timeAxis } from "./scales.js";
+import { placesOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
 import { HEADS } from "./texts.js";
 
@@ -18,7 +18,7 @@ export function createStrips(parent) {
     const height = Math.max(1, Math.min(HIGH, Math.floor(MOST / (layers * heads))));
     box.style.setProperty("--height", `${height}px`);
     box.classList.toggle("low", height < HIGH);
-    const places = steps.map(({ step }) => step).map(timeAxis(steps, 0, 100));
+    const places = placesOf(steps);
     const edges = [0, ...places.slice(1).map((place, index) => (places[index] + place) / 2), 100];
     for (const head of headsOf({ layers, heads })) {
       const strip = make(box, "div", { class: head % heads === 0 ? "first" : "", "data-head": head });

@@ -16,8 +16,9 @@ const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
   const section = make(parent, "section", { class: "card timeline-card", "aria-label": TEXTS.title });
-  const controls = make(section, "div", { class: "controls" });
-  const fold = button(controls, TEXTS.title, toggle, { class: "fold", "aria-expanded": true });
+  const fold = make(section, "details", { open: "", toggle: draw });
+  make(fold, "summary", {}, TEXTS.title);
+  const controls = make(fold, "div", { class: "controls" });
   const play = button(controls, TEXTS.play, () => setPlaying(!playing), { class: "play" });
   const field = labelled(controls, TEXTS.step, "input", { inputmode: "numeric", change: moveToTyped,
                                                           focus: () => field.select() });
@@ -25,16 +26,15 @@ export function createTimeline(parent, actions) {
   const select = make(chooser, "select", { "aria-label": TEXTS.metricOf,
                                            change: () => actions.change({ metric: select.value }) });
   const about = make(chooser, "span", { class: "info", role: "note" }, "?");
-  const folded = make(section, "div");
-  const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
+  const chart = make(fold, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
                                        "aria-label": TEXTS.trainingStep });
   const canvas = make(chart, "canvas", { "aria-hidden": "true" });
   const showStrips = createStrips(chart);
   const other = make(chart, "div", { class: "cursor other", hidden: "" });
   const cursor = make(chart, "div", { class: "cursor" });
   const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
-  const legend = make(folded, "p", { class: "legend names" });
-  make(folded, "p", { class: "quiet" }, TEXTS.about);
+  const legend = make(fold, "p", { class: "legend names" });
+  make(fold, "p", { class: "quiet" }, TEXTS.about);
 
   let current = null;
   let listed = null; // the history whose names and metrics are listed
@@ -46,7 +46,7 @@ export function createTimeline(parent, actions) {
   function areas() {
     const [left, right] = [LEFT, chart.clientWidth - ROOM];
     const x = timeAxis(steps(), left, right);
-    const area = (top, height) => ({ left, right, room: ROOM, top, height, x });
+    const area = (top, height) => ({ left, right, top, height, x });
     const lines = area(12, LINES);
     const loss = area(lines.top + lines.height + GAP, current.history.loss.steps.length ? LOSS : -GAP);
     const axis = area(loss.top + loss.height + 4, AXIS);
@@ -54,7 +54,7 @@ export function createTimeline(parent, actions) {
   }
 
   function draw() {
-    if (folded.hidden) return;
+    if (chart.clientWidth === 0) return; // it is not shown
     const { lines, loss, axis, height } = areas();
     const context = sizedInCss(canvas, chart.clientWidth, height);
     drawOtherLines(context, current, lines);
@@ -127,12 +127,6 @@ export function createTimeline(parent, actions) {
     actions.move(index);
   }
 
-  function toggle() {
-    folded.hidden = !folded.hidden;
-    fold.setAttribute("aria-expanded", !folded.hidden);
-    draw();
-  }
-
   const isLast = () => current.index + 1 === steps().length;
 
   function playOn() {
@@ -183,8 +177,6 @@ export function createTimeline(parent, actions) {
       showStrips(model);
       draw();
     },
-    resize() {
-      if (current && !section.hidden) draw();
-    },
+    resize: draw,
   };
 }
