@@ -36,6 +36,9 @@ class SwitchedText(OpenRequest):
     mean: list[str] = field(default_factory=list)
     half: list[str] = field(default_factory=list)
 
+    def switches(self) -> dict[str, Any]:
+        return {"zero": self.zero, "mean": self.mean, "half": self.half}
+
 
 @dataclass(kw_only=True)
 class Sampling:

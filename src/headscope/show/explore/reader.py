@@ -79,7 +79,7 @@ class Switches:
         self.model = model
         self.zero, self.mean, self.half = (
             [parse_head(name[:80], model) for name in heads]
-            for heads in (request.zero, request.mean, request.half)
+            for heads in request.switches().values()
         )
         heads = [*self.zero, *self.mean, *self.half]
         if len(set(heads)) < len(heads):
@@ -132,15 +132,9 @@ class Reader:
         if against is None:
             return [request]
         chosen, other = (self.models.get(each.model) for each in (request, against))
-        compared = replace(
-            request,
-            model=other.name,
-            zero=against.zero,
-            mean=against.mean,
-            half=against.half,
-            layers=[layer for layer in request.layers if layer < len(other.loaded.model.blocks)],
-        )
-        _, text, plain = self.forward(replace(request, zero=[], mean=[], half=[]))
+        layers = [layer for layer in request.layers if layer < len(other.loaded.model.blocks)]
+        compared = replace(request, model=other.name, layers=layers, **against.switches())
+        _, text, plain = self.forward(replace(request, **SwitchedText().switches()))
         target = target_of(request, plain)
         if other.labels != chosen.labels:
             written = chosen.loaded.tokenizer.decode(text.every)
@@ -188,7 +182,7 @@ class Reader:
         """The model and the text of a request, and the reading with the switched heads."""
         chosen = self.models.get(request.model)
         text = encode(chosen.loaded, request.text, request.tokens)
-        heads = [sorted(names) for names in (request.zero, request.mean, request.half)]
+        heads = [sorted(names) for names in request.switches().values()]
         whole, kept = len(text.tokens) == len(text.every), chosen.passes
         key = (*text.tokens,), whole, str(heads)
         if key in kept:

@@ -125,22 +125,19 @@ const layerOf = (head) => (head ? Number(/\d+/.exec(head)) : null);
 /** Reads the text of the state. Returns the reading, and the one that it is compared with, or null: that of
     another model, or with all heads on. */
 async function read(about, signal) {
-  const { written, other, tokens } = state;
-  const text = { text: tokens ? null : state.text, tokens };
+  const { written, tokens } = state;
   const switched = switchesOf(state);
-  const request = { model: about.name, ...switched, ...text };
-  const compares = other || Object.values(switched).flat().length > 0;
-  const against = compares ? { model: other || about.name, ...switchesOf(EMPTY) } : null;
+  const request = { model: about.name, ...switched, text: tokens ? null : state.text, tokens };
+  const compares = state.other || Object.values(switched).flat().length > 0;
+  const against = compares ? { model: state.other || about.name, ...switchesOf(EMPTY) } : null;
   const layers = [Math.min(layerOf(view.head) ?? Infinity, about.layers - 1)];
   const position = follow ? -1 : view.token ?? -1;
   const asked = { ...request, ...samplingOf(state), position, target: state.target, layers, against };
   const { against: compared, ...answer } = await ask("read", asked, signal);
   const newest = { ...readingOf(about, request, answer), written };
   if (!compared) return [newest, null];
-  const aboutOther = await describe(against.model);
-  const same = aboutOther.vocabulary === about.vocabulary;
-  const given = same ? text : { text: answer.text, tokens: null };
-  return [newest, readingOf(aboutOther, { ...against, ...given }, compared)];
+  const other = { ...against, text: null, tokens: compared.ids };
+  return [newest, readingOf(await describe(against.model), other, compared)];
 }
 
 /** A reading of the text of a request by the model `about`. Its parts get other keys than those of earlier ones. */
