@@ -68,8 +68,7 @@ def text(n: int) -> list[int]:
 
 
 def switch(address: str, n: int) -> None:
-    for zero in ([], ["L1H1"]):
-        post(address, "read", tokens=text(n), zero=zero, layers=[0])
+    post(address, "read", tokens=text(n), zero=["L1H1"], against={}, layers=[0])
 
 
 def patch(address: str, n: int, **options: Any) -> None:

@@ -409,6 +409,10 @@ show/explore/reader.py
 - key = (*text.tokens,), whole, str(heads)
 + key = (*text.tokens,), whole, ""
 > show/explore/test_answers.py::test_switched_heads_are_those_of_ablate
+# each side of a comparison lists only its own likely tokens
+- also = [*request.also, *likely, target]
++ also = [*request.also, target]
+> show/explore/test_answers.py::test_one_answer_has_both_sides_of_a_comparison
 show/explore/server.py
 # other pages may send requests
 - if page != host and not includes(self.pages, page):
@@ -423,6 +427,11 @@ show/viewer/static/model.js
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
 > show/viewer/test_page_in_browser.py::test_the_numbers_are_those_of_the_data
+show/viewer/static/strips.js
+# a strip shows the name of the first step at all steps
+- const name = steps[from].names[head];
++ const name = steps[0].names[head];
+> show/viewer/test_page_in_browser.py::test_a_strip_has_the_names_of_its_head_and_opens_it_at_a_step
 show/viewer/static/viewer.css
 # the opened head is below the timeline and the heads
 - main, .overview { display: grid;

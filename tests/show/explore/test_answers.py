@@ -192,6 +192,33 @@ def test_switched_heads_are_those_of_ablate(explorer):
     assert [each["id"] for each in written] == expected
 
 
+def test_one_answer_has_both_sides_of_a_comparison(default, explorers, tmp_path):
+    """It has the numbers of two answers. Both are about the token that is expected with all heads
+    on, and list the likely tokens of both."""
+    asked = {"text": TEXT, "top_k": 4, "layers": [1]}
+    plain = ask(default, "read", **asked)
+    target = plain["target"]["id"]
+    one = ask(default, "read", **asked, target=target, **SWITCHES)
+    likely = [each["id"] for answer in (one, plain) for each in answer["next"]]
+    both = ask(default, "read", **asked, **SWITCHES, against={})
+    other = both.pop("against")
+    for found, alone in ((both, SWITCHES), (other, {})):
+        expected = ask(default, "read", **asked, target=target, also=likely, **alone)
+        assert {each["id"] for each in found["next"]} == {*likely, target}
+        for answer in (found, expected):
+            answer["next"].sort(key=lambda token: token["id"])
+        assert {**found, "against": None} == expected
+    for folder, tokenizer in (("this", None), ("other", char(["We the people"]))):
+        saved(tmp_path / folder / "checkpoints", "model.layers=1", tokenizer)
+    two = Explorer(Models(*(str(tmp_path / name) for name in ("this", "other")), "cpu"))
+    against = {"model": "other", "mean": ["L0H1"]}
+    tokens = loaded_of(two).tokens("We the")
+    both = ask(two, "read", tokens=tokens, position=1, target=65, also=[66], against=against)
+    other = both.pop("against")
+    assert (both["target"]["id"], both["position"]) == (65, 1)
+    assert {**other, "against": None} == ask(two, "read", text="We the", **against)
+
+
 @pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
 def test_the_losses_of_a_text_that_changes_are_those_of_the_whole_text(explorers, switches):
     """Those of its unchanged beginning are not computed again, except with a mean over the text."""
@@ -310,6 +337,8 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         ("read", {"text": "\ud800"}, "UTF-8"),
         ("read", {"text": "a" * 100_001}, "100,000"),
         ("read", {"text": "a", "model": "no"}, "model=no", "this"),
+        ("read", {"text": "a", "against": {"model": "no"}}, "model=no", "this"),
+        ("read", {"text": "a", "against": {"zero": ["L2H0"]}}, "L2H0", "L1H3"),
         ("read", {"text": "a", "colour": 1}, "colour"),
         ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
         ("deciders", {"text": "a", "position": -2}, "position=-2"),

@@ -163,6 +163,10 @@ class ExplorePage(Page):
         return list(zip([each.text for each in self.all(".pick")], notes, strict=True))
 
 
+READS = """return performance.getEntriesByType("resource")
+    .filter(({ name }) => name.endsWith("/v1/read")).length"""
+
+
 def expected(loaded: Any, text: str, count: int = 10) -> list[tuple[str, str]]:
     """What the page must list after a text."""
     values, tokens = loaded.logits(text)[-1].softmax(-1).topk(count)
@@ -261,7 +265,10 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     page: ExplorePage, model: Any
 ) -> None:
     plain = expected(model, TEXT)
+    page.click(page.all(".grid button")[1])
+    before_switching = page.script(READS)
     page.switch(1, "zero")
+    assert page.script(READS) == before_switching + 1
     with model.ablate(["L0H1"]):
         wanted = expected(model, TEXT)
         shares = dict(expected(model, TEXT, 250))

@@ -4,6 +4,7 @@ comparisons and predictions. Opened from disk in a browser."""
 import re
 import zlib
 from dataclasses import replace
+from itertools import groupby
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,6 +77,21 @@ def test_everything_follows_the_cursor(page):
     assert page.moment.startswith("step 1,000")
     page.press(Keys.HOME, Keys.ARROW_RIGHT)
     assert page.moment.startswith("step 10 ")
+
+
+def test_a_strip_has_the_names_of_its_head_and_opens_it_at_a_step(page):
+    steps = small_run()["history"]["steps"]
+    for number in range(6):
+        strip = page.one(f".strips [data-head='{number}']")
+        parts = strip.find_elements("css selector", "i")
+        names = [part.get_attribute("textContent") or "-" for part in parts]
+        assert names == [name for name, _ in groupby(step["names"][number] for step in steps)]
+        page.click(strip)
+        assert page.heading.startswith(f"L{number // HEADS}H{number % HEADS} ")
+        assert page.all(".strips .opened") == [strip]
+    page.hover(strip, right=strip.size["width"] // 2 - 2)
+    assert page.text(".hovered").startswith("L1H2 ")
+    assert page.text(".hovered").endswith(f"step {steps[-1]['step']:,}")
 
 
 def test_pointing_at_a_token_the_map_or_the_lines_says_what_is_there(page):

@@ -11,7 +11,7 @@ from headscope.analysis.why import explanation
 from headscope.show.explore.answers import Explorer, prompt_length
 from headscope.show.explore.models import OpenModel
 from headscope.show.explore.protocol import ExportRequest, SwitchedText
-from headscope.show.explore.reader import TOP, encode, likely
+from headscope.show.explore.reader import TOP, encode, likely, logits_after
 from headscope.show.reading_page import shown_run
 from headscope.show.viewer.page import attention_page
 from headscope.terminal import step_name
@@ -25,7 +25,8 @@ Exported = tuple[str, str, str]
 
 def export(explorer: Explorer, request: ExportRequest) -> Exported:
     """The file for a request. Raises UserError if the model cannot answer the request."""
-    request = replace(request, target=explorer.read(request)["target"]["id"])
+    answer = explorer.read(request)
+    request = replace(request, target=answer["target"]["id"], position=answer["position"])
     return {"html": page, "csv": table, "python": code}[request.format](explorer, request)
 
 
@@ -46,21 +47,17 @@ def explained(explorer: Explorer, request: ExportRequest) -> list[dict[str, Any]
 @torch.no_grad()
 def page(explorer: Explorer, request: ExportRequest) -> Exported:
     """The attention viewer with this text, and with the other model or heads if there are any."""
-    runs, why = [], explained(explorer, request)
+    why = explained(explorer, request)
+    runs: list[dict[str, Any]] = []
     first = explorer.models.get(request.model)
-    for reading in filter(None, (request, request.against)):
-        given: dict[str, Any] = {"text": request.text, "tokens": request.tokens}
-        if request.tokens is not None and explorer.models.get(reading.model).labels != first.labels:
-            given = {"text": first.loaded.tokenizer.decode(request.tokens), "tokens": None}
-        chosen, _, result = explorer.forward(replace(reading, **given))
-        switched = [*reading.zero, *reading.mean, *reading.half]
-        shown = result.snapshot(chosen.record, switched=switched)
-        own = why if reading is request else []
-        runs.append(shown_run(described(chosen, reading), [shown], [result.loss()], own))
-    labels = runs[0]["history"]["labels"]
-    start: dict[str, Any] = {"token": range(len(labels))[request.position]}
+    for side in explorer.sides(request):
+        chosen, _, reading = explorer.forward(side)
+        switched = [*side.zero, *side.mean, *side.half]
+        shown = reading.snapshot(chosen.record, switched=switched)
+        own = [] if runs else why
+        runs.append(shown_run(described(chosen, side), [shown], [reading.loss()], own))
     walk = [{name: each[name] for name in ("head", "query", "key")} for each in why]
-    start |= {"head": (request.head or "")[:80], "walk": walk}
+    start = {"token": request.position, "head": (request.head or "")[:80], "walk": walk}
     return "explore.html", "text/html", attention_page(title=first.title, runs=runs, start=start)
 
 
@@ -71,8 +68,7 @@ def table(explorer: Explorer, request: ExportRequest) -> Exported:
     losses = [None, *reading.losses.tolist()]
     table = data_frame({"id": text.tokens, "token": reading.labels, "loss": losses})
     for position in range(len(table)):
-        logits = chosen.loaded.model.unembed(reading.residual[-1, position : position + 1])[0]
-        rows = likely(chosen, logits.cpu().double(), request, [])["next"][:LISTED]
+        rows = likely(chosen, logits_after(reading, position), request, [])["next"][:LISTED]
         for number, row in enumerate(rows, start=1):
             table.loc[position, f"next_{number}"] = row["label"]
             table.loc[position, f"probability_{number}"] = row["probability"]

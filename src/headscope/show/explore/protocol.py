@@ -7,7 +7,7 @@ from headscope.analysis.ablation import By
 from headscope.config.parse import Count, NonNegative, Positive, parse
 from headscope.errors import UserError
 
-VERSION = 2
+VERSION = 3
 MAX_TEXT = 100_000
 """Maximum number of characters of a text."""
 MAX_NEW_TOKENS = 10_000
@@ -36,6 +36,9 @@ class SwitchedText(OpenRequest):
     mean: list[str] = field(default_factory=list)
     half: list[str] = field(default_factory=list)
 
+    def switches(self) -> dict[str, Any]:
+        return {"zero": self.zero, "mean": self.mean, "half": self.half}
+
 
 @dataclass(kw_only=True)
 class Sampling:
@@ -49,10 +52,13 @@ class Sampling:
 
 @dataclass(kw_only=True)
 class ReadRequest(SwitchedText, Sampling):
+    """The answer also has what the model `against` with its heads makes of the same text."""
+
     position: int = -1
     target: Count | None = None
     also: list[Count] = field(default_factory=list)
     layers: list[Count] = field(default_factory=list)
+    against: SwitchedText | None = None
 
 
 @dataclass(kw_only=True)
@@ -105,13 +111,12 @@ class PatchRequest(SwitchedText):
 
 @dataclass(kw_only=True)
 class ExportRequest(ReadRequest, WriteRequest):
-    """A file with what `read` shows. A page opens on `head`, and also has the model and the heads
-    of `against`. It explains the edges of the `walk` from one head to another."""
+    """A file with what `read` shows. A page opens on `head`, and also has the reading `against`
+    which this one is compared. It explains the edges of the `walk` from one head to another."""
 
     head: str | None = None
     walk: list[Edge] = field(default_factory=list)
     format: Literal["html", "csv", "python"]
-    against: SwitchedText | None = None
 
 
 REQUESTS: dict[str, type] = {

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -78,7 +78,7 @@ class Switches:
         self.model = model
         self.zero, self.mean, self.half = (
             [parse_head(name[:80], model) for name in heads]
-            for heads in (request.zero, request.mean, request.half)
+            for heads in request.switches().values()
         )
         heads = [*self.zero, *self.mean, *self.half]
         if len(set(heads)) < len(heads):
@@ -116,13 +116,43 @@ class Reader:
     @torch.no_grad()
     def read(self, request: ReadRequest) -> dict[str, Any]:
         """A model's reading of a text: attention, losses and predictions, as docs/explore.md
-        explains. Raises UserError if the model cannot answer the request."""
+        explains, and the reading `against` which it is compared. Raises UserError if a model cannot
+        answer the request."""
         check_sampling(max_new_tokens=0, **request.options())
+        answer, *others = [self.side(side) for side in self.sides(request)]
+        return {**answer, "against": others[0] if others else None}
+
+    def sides(self, request: ReadRequest) -> list[ReadRequest]:
+        """The request, and that for the reading `against` which it is compared, if there is one.
+        Both list the likely tokens of either side, and are about the same token: the one that the
+        model expects with all heads on. A model with another vocabulary reads the text, and says
+        what it expects at its end."""
+        against = request.against
+        if against is None:
+            return [request]
+        chosen, other = (self.models.get(each.model) for each in (request, against))
+        layers = [layer for layer in request.layers if layer < len(other.loaded.model.blocks)]
+        compared = replace(request, model=other.name, layers=layers, **against.switches())
+        _, text, plain = self.forward(replace(request, **SwitchedText().switches()))
+        target = target_of(request, plain)
+        if other.labels != chosen.labels:
+            written = chosen.loaded.tokenizer.decode(text.every)
+            compared = replace(
+                compared, text=written, tokens=None, position=-1, target=None, also=[]
+            )
+            return [replace(request, target=target), compared]
+        likely = []
+        for side in (request, compared):
+            _, _, reading = self.forward(side)
+            likely += top(logits_after(reading, side.position))
+        also = [*request.also, *likely, target]
+        return [replace(side, target=target, also=also) for side in (request, compared)]
+
+    def side(self, request: ReadRequest) -> dict[str, Any]:
+        """The answer for one side."""
         chosen, text, reading = self.forward(request)
         model, position = reading.model, reading.position(request.position)
-        logits = model.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
-        following, *_ = [*text.tokens[position + 1 :], logits.argmax()]
-        target = int(following) if request.target is None else request.target
+        logits, target = logits_after(reading, position), target_of(request, reading)
         token_ids([target, *request.also], model.vocab_size)
         if not set(request.layers) <= set(range(len(model.blocks))):
             raise UserError(f"layers: there is no such layer; name 0 to {len(model.blocks) - 1}")
@@ -151,7 +181,7 @@ class Reader:
         """The model and the text of a request, and the reading with the switched heads."""
         chosen = self.models.get(request.model)
         text = encode(chosen.loaded, request.text, request.tokens)
-        heads = [sorted(names) for names in (request.zero, request.mean, request.half)]
+        heads = [sorted(names) for names in request.switches().values()]
         whole, kept = len(text.tokens) == len(text.every), chosen.passes
         key = (*text.tokens,), whole, str(heads)
         if key in kept:
@@ -172,6 +202,20 @@ class Reader:
         ):
             kept.popitem(last=False)
         return chosen, text, kept[key]
+
+
+def logits_after(reading: Reading, position: int) -> Tensor:
+    """The logits (V,) after the token at a position, in float64."""
+    position = reading.position(position)
+    return reading.model.unembed(reading.residual[-1, position : position + 1])[0].cpu().double()
+
+
+def target_of(request: ReadRequest, reading: Reading) -> int:
+    """The token that a request is about: by default the next one, or the most likely one."""
+    if request.target is not None:
+        return request.target
+    following = reading.tokens[reading.position(request.position) + 1 :]
+    return int(following[0] if len(following) else logits_after(reading, -1).argmax())
 
 
 def top(logits: Tensor) -> list[int]:

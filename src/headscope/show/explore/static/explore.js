@@ -122,30 +122,41 @@ const describe = (model) => once("open", { model });
 /** The layer of a head such as L0H2, or null. */
 const layerOf = (head) => (head ? Number(/\d+/.exec(head)) : null);
 
-/** Reads the text with a model and switched heads. */
-async function read(model, switched, text, more) {
-  const { written } = state;
-  const about = await describe(model);
-  const request = { model, ...switched, ...text };
-  const asked = { ...request, ...samplingOf(state), position: follow ? -1 : view.token ?? -1, target: state.target,
-                  layers: [Math.min(layerOf(view.head) ?? Infinity, about.layers - 1)], ...more };
-  const answer = await ask("read", asked, reading.signal);
+/** Reads the text of the state. Returns the reading, and the one that it is compared with, or null: that of
+    another model, or with all heads on. */
+async function read(about, signal) {
+  const { written, tokens } = state;
+  const switched = switchesOf(state);
+  const request = { model: about.name, ...switched, text: tokens ? null : state.text, tokens };
+  const compares = state.other || Object.values(switched).flat().length > 0;
+  const against = compares ? { model: state.other || about.name, ...switchesOf(EMPTY) } : null;
+  const layers = [Math.min(layerOf(view.head) ?? Infinity, about.layers - 1)];
+  const position = follow ? -1 : view.token ?? -1;
+  const asked = { ...request, ...samplingOf(state), position, target: state.target, layers, against };
+  const { against: compared, ...answer } = await ask("read", asked, signal);
+  const newest = { ...readingOf(about, request, answer), written };
+  if (!compared) return [newest, null];
+  const other = { ...against, text: null, tokens: compared.ids };
+  return [newest, readingOf(await describe(against.model), other, compared)];
+}
+
+/** A reading of the text of a request by the model `about`. Its parts get other keys than those of earlier ones. */
+function readingOf(about, request, answer) {
   serial += 1;
   const [step] = answer.history.steps;
   const has = (key) => key in answer.parts || key.startsWith("weights");
   step.parts = step.parts.map((key) => (has(key) ? `${serial} ${key}` : null));
-  Object.assign(asked, { position: answer.position, target: answer.target.id });
-  const heads = switchedGroups(switched, about).map((group) => group.text);
-  return { about, request, asked, answer, heads, written, serial };
+  const heads = switchedGroups(switchesOf(request), about).map((group) => group.text);
+  return { about, request, answer, heads, serial };
 }
 
 /** A part of a reading, for the viewer. Weights of other layers than the opened one are asked for when needed. */
 async function part(key) {
   const [, number, name] = /^(\d+) (.+)$/.exec(key);
-  const { asked, answer: { parts } } = readings().find(({ serial: own }) => own === Number(number));
+  const { request, answer: { parts } } = readings().find(({ serial: own }) => own === Number(number));
   if (!(name in parts)) {
     const layers = [Number(name.split(" ")[1])];
-    parts[name] = (await ask("read", { ...asked, layers }, reading.signal)).parts[name];
+    parts[name] = (await ask("read", { ...request, layers }, reading.signal)).parts[name];
   }
   return streamOf(parts[name]);
 }
@@ -173,23 +184,7 @@ async function readAndShow(signal) {
     const about = await describe(state.model);
     if (signal.aborted) return;
     adaptTo(about);
-    const text = { text: state.tokens ? null : state.text, tokens: state.tokens };
-    const switched = switchesOf(state);
-    const isSwitched = Object.values(switched).flat().length > 0;
-    const none = switchesOf(EMPTY);
-    const plain = await read(state.model, none, text);
-    let [newest, other] = [plain, null];
-    if (signal.aborted) return;
-    if (state.other || isSwitched) {
-      const model = state.other || state.model;
-      const same = (await describe(model)).vocabulary === about.vocabulary;
-      const ids = ({ answer }) => (same ? [...answer.next.map(({ id }) => id), answer.target.id] : []);
-      const asked = same ? text : { text: plain.answer.text, tokens: null };
-      const target = plain.answer.target.id; // that of the model with all heads on
-      other = await read(model, none, asked, same ? { target } : { position: -1, target: null });
-      newest = await read(state.model, switched, text, { also: ids(other), target });
-      if (same) other = await read(model, none, asked, { also: ids(newest), target });
-    }
+    const [newest, other] = await read(about, signal);
     if (signal.aborted) return;
     await show(newest, other);
     awaitNames();
@@ -313,7 +308,7 @@ function viewChanged(changed) {
   if (changed.head !== before.head) {
     switches.show(state, main, reference, changed.head);
     patch.show(state, main, view);
-    if (!main.asked.layers.includes(layerOf(changed.head))) update(); // what heads of its layer raise
+    if (!(`raised ${layerOf(changed.head)}` in main.answer.parts)) update(); // what heads of its layer raise
   }
   if (changed.token === null || changed.token === main.answer.position) return;
   if (writing.isWriting() && state.tokens) { // it has written more than what is shown

@@ -103,11 +103,11 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
   async function keep(format) {
     const { main, reference } = shown();
     if (!main) return;
-    const { request, written, answer: { position, history: { labels }, target } } = main;
+    const { request, written, answer: { position, target } } = main;
     try {
       const response = await send("export", {
         ...request, ...writingOf(now()), format, skip: written, ...view(),
-        position: position - labels.length, target: target.id, against: reference && reference.request,
+        position, target: target.id, against: reference && reference.request,
       });
       const [, download] = /filename="([\w.]+)"/.exec(response.headers.get("Content-Disposition"));
       const href = URL.createObjectURL(await response.blob());

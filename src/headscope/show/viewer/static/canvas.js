@@ -21,23 +21,14 @@ export function sizedInCss(canvas, width, height) {
   return context;
 }
 
-/** Writes a text whose left end (or as `align` says) is at x. If it is wider than `room`, an ellipsis cuts it. */
+/** Writes a text whose left end (or as `align` says) is at x. If it is wider than `room`, it gets a narrower font. */
 export function drawText(context, theme, text, x, y, look = {}) {
-  const { colour = theme.quiet, font = "11px", align = "left", baseline = "middle", room = Infinity } = look;
+  const { colour = theme.quiet, font = "11px", align = "left", baseline = "middle", room } = look;
   context.font = `${font} ${theme.font}`;
   context.textAlign = align;
   context.textBaseline = baseline;
   context.fillStyle = colour;
-  context.fillText(shortened(context, text, room), x, y);
-}
-
-function shortened(context, text, room) {
-  const hasRoom = (line) => room === Infinity || context.measureText(line).width <= room;
-  if (hasRoom(text)) return text;
-  const characters = Array.from(text);
-  let kept = characters.length;
-  while (kept > 1 && !hasRoom(`${characters.slice(0, kept).join("")}…`)) kept -= 1;
-  return `${characters.slice(0, kept).join("")}…`;
+  context.fillText(text, x, y, room);
 }
 
 /** Draws a line through points, with a break where a height is null. */

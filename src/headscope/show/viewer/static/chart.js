@@ -1,14 +1,10 @@
-// Draws the timeline: a line per head, the loss, the axis of the steps, and a strip per head with its
-// name over the steps. Each has an area {left, right, room, top, height, x} in pixels: x(step) is the
-// place of a training step, and `room` the width at the right for labels.
+// Draws the timeline: a line per head, the loss, and the axis of the steps. Each has an area
+// {left, right, top, height, x} in pixels: x(step) is the place of a training step.
 
 import { drawAcross, drawAxis, drawLine, drawText, heightIn } from "./canvas.js";
 import { own } from "./dom.js";
-import { NO_NAME, colourOf, fillName } from "./names.js";
 import { shortText, stepText, ticksOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
-import { HEADS } from "./texts.js";
-import { textOn } from "./theme.js";
 
 const LABELLED = 8; // heads with a label if there are many
 const FEW = 9; // up to this number, all heads have a colour and a label
@@ -79,7 +75,7 @@ export function drawLabelledLines(context, model, area) {
     const place = places[order];
     drawLine(context, [near, bend, end], [ys.at(-1), place, place], colour, head === opened ? 2.5 : 1.5, dash);
     const text = `${headName(head, history.heads)} ${shortText(values[model.index])}`; // the value at the cursor
-    drawText(context, theme, text, label, place, { colour: theme.ink, font, room: area.room - 22 });
+    drawText(context, theme, text, label, place, { colour: theme.ink, font });
   });
 }
 
@@ -110,77 +106,4 @@ export function drawSteps(context, { history, theme }, area) {
     drawText(context, theme, stepText(step), area.x(step), area.top + 5, { align: "center", baseline: "top" });
     context.fillRect(Math.round(area.x(step)), area.top, 1, 4);
   }
-}
-
-// ---- Strips ------------------------------------------------------------------------------------
-
-/** The layout of the strips, in pixels: `height` of all strips, and `strip` of one. A strip begins at
-    `topOf(head)`, and the middle of its label is `middle` below. `hasLabel(head)`, `labelOf(head)`. */
-export function stripsOf({ layers, heads }) {
-  const count = layers * heads;
-  const row = Math.max(1, Math.min(12, Math.floor(300 / count)));
-  const gap = layers > 1 && count <= 512 ? 3 : 0;
-  const strip = row > 3 ? row - 1 : row;
-  const isHigh = strip >= 10;
-  return {
-    height: count * row + (layers - 1) * gap,
-    strip,
-    topOf: (head) => head * row + Math.floor(head / heads) * gap,
-    middle: isHigh ? strip / 2 : 5,
-    // Every strip has a label if it is high enough, otherwise the first strip of a layer has one.
-    hasLabel: (head) => isHigh || (head % heads === 0 && heads * row >= 11),
-    labelOf: (head) => (isHigh ? headName(head, heads) : `L${head / heads}`),
-  };
-}
-
-/** One strip per head: its name from each step to the next one, and a line where the head is held. */
-export function drawStrips(context, { history, theme }, area) {
-  const { steps } = history;
-  const { strip, topOf, middle, hasLabel, labelOf } = stripsOf(history);
-  const edges = steps.map(({ step }, index) =>
-    (index === 0 ? area.left : (area.x(steps[index - 1].step) + area.x(step)) / 2)).concat(area.right);
-  for (const head of headsOf(history)) {
-    const top = area.top + topOf(head);
-    for (let from = 0, to; from < steps.length; from = to) {
-      const name = steps[from].names[head];
-      const held = steps[from].held[head];
-      const isSame = (step) => step.names[head] === name && step.held[head] === held;
-      for (to = from + 1; to < steps.length && isSame(steps[to]);) to += 1;
-      const width = edges[to] - edges[from];
-      fillName(context, theme, name, edges[from], top, width, strip);
-      context.fillStyle = theme.ink;
-      if (held) context.fillRect(edges[from], top + (strip - 1) / 2, width, 1.5);
-      const label = held && name === NO_NAME ? HEADS.held : name;
-      if (strip >= 11 && label !== NO_NAME) writeName(context, theme, label, edges[from], top, width, strip);
-    }
-    if (hasLabel(head)) drawText(context, theme, labelOf(head), area.left - 8, top + middle, { align: "right" });
-  }
-}
-
-/** Marks the strip of the opened head. */
-export function markStrip(context, { history, opened, theme }, area) {
-  const { strip, topOf, middle, hasLabel } = stripsOf(history);
-  const top = area.top + topOf(opened);
-  context.strokeStyle = theme.ink;
-  context.lineWidth = 1.5;
-  context.strokeRect(area.left - 1, top - 1, area.right - area.left + 2, strip + 2);
-  context.fillStyle = theme.card; // hides the labels that would overlap
-  for (const head of headsOf(history)) {
-    const y = area.top + topOf(head) + middle;
-    const overlaps = Math.abs(y - top - strip / 2) < 10 && hasLabel(head);
-    if (overlaps) context.fillRect(0, y - 7, area.left - 4, 14);
-  }
-  const look = { align: "right", font: "600 11px", colour: theme.ink };
-  drawText(context, theme, headName(opened, history.heads), area.left - 8, top + strip / 2, look);
-}
-
-/** Writes a name on its strip if there is room, on a plain ground, since stripes hide letters. */
-function writeName(context, theme, name, left, top, width, height) {
-  context.font = `10px ${theme.font}`;
-  const needed = context.measureText(name).width + 8;
-  if (needed > width) return;
-  context.fillStyle = colourOf(theme, name);
-  context.fillRect(left, top, needed, height);
-  const look = { font: "10px", colour: textOn(colourOf(theme, name)) };
-  drawText(context, theme, name, left + 4, top + height / 2 + 0.5, look);
 }

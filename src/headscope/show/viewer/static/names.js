@@ -5,7 +5,6 @@ import { own } from "./dom.js";
 import { HEAD_NAMES, METRICS } from "./glossary.js";
 import { headName } from "./state.js";
 import { HEADS } from "./texts.js";
-import { mixed } from "./theme.js";
 
 const STYLES = {
   "previous-token": ["blue", false, "prev"],
@@ -59,29 +58,8 @@ export function background(name) {
   return `repeating-linear-gradient(135deg, var(--${colour}) 0 3px, var(--${striped ? "stripe" : colour}) 3px 5px)`;
 }
 
-export const colourOf = (theme, name) => theme[styleOf(name)[0]];
-
-/** Fills a rectangle of a canvas with the look of a name. */
-export function fillName(context, theme, name, x, y, width, height) {
-  const [colour, striped] = styleOf(name);
-  const blended = striped && height < 8; // too low for stripes
-  context.fillStyle = blended ? `rgb(${mixed(theme[colour], theme.stripe, 0.5)})` : theme[colour];
-  context.fillRect(x, y, width, height);
-  if (blended || !striped) return;
-  context.save();
-  context.beginPath();
-  context.rect(x, y, width, height);
-  context.clip();
-  context.strokeStyle = theme.stripe;
-  context.lineWidth = 2;
-  context.beginPath();
-  for (let left = Math.floor((x - height) / 7) * 7; left < x + width; left += 7) {
-    context.moveTo(left, y + height);
-    context.lineTo(left + height, y);
-  }
-  context.stroke();
-  context.restore();
-}
+/** The colour of a name in CSS, without stripes. */
+export const toneOf = (name) => `var(--${styleOf(name)[0]})`;
 
 /** The metric that decides a name: `previous` for previous-token. */
 export function metricOf(name) {

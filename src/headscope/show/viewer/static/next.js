@@ -3,7 +3,7 @@
 
 import { card, explain, make, set } from "./dom.js";
 import { WORDS } from "./glossary.js";
-import { differenceText, nearest, stepText, timeAxis } from "./scales.js";
+import { differenceText, nearest, placesOf, stepText } from "./scales.js";
 import { headName } from "./state.js";
 import { NEXT as TEXTS } from "./texts.js";
 
@@ -86,15 +86,12 @@ export function createNext(parent, actions) {
 
   // ---- The chart over the steps ------------------------------------------------------------------
 
-  /** The places of the steps, in percent of the width. */
-  const placesOf = ({ steps }) => steps.map(({ step }) => step).map(timeAxis(steps, 0, 100));
-
   function showSteps(model) {
     const { history, index, kept } = model;
     const values = history.steps.map(({ next }) => next[kept] ?? null);
     steps.box.hidden = history.steps.length < 2 || following(model) === undefined;
     if (steps.box.hidden) return;
-    const places = placesOf(history);
+    const places = placesOf(history.steps);
     const known = places.flatMap((place, at) => (values[at] === null ? [] : [[place, values[at]]]));
     const points = known.map(([place, share]) => `${place}% ${100 * Math.min(1 - share, LINE)}%`);
     curve.style.clipPath = `polygon(${known[0]?.[0] ?? 0}% 100%, ${points}, ${known.at(-1)?.[0] ?? 0}% 100%)`;
@@ -107,7 +104,7 @@ export function createNext(parent, actions) {
 
   function moveTo(event) {
     const { left, width } = chart.getBoundingClientRect();
-    const index = nearest(placesOf(current.history), (100 * (event.clientX - left)) / width);
+    const index = nearest(placesOf(current.history.steps), (100 * (event.clientX - left)) / width);
     if (index !== current.index) actions.move(index);
   }
   set(chart, {

@@ -62,6 +62,9 @@ export function timeAxis(steps, left, right) {
   return (step) => left + (right - left) * (span > 0 ? (place(step) - first) / span : 0.5);
 }
 
+/** The places of all steps on such an axis, in percent of its width. */
+export const placesOf = (steps) => steps.map(({ step }) => step).map(timeAxis(steps, 0, 100));
+
 /** Round steps to write on the axis, so that the places `x` of two are at least `gap` apart. */
 export function ticksOf(steps, x, gap) {
   const [first, last] = [steps[0].step, steps.at(-1).step];

@@ -43,16 +43,3 @@ function write(says, model, pointed, top) {
       comparison.what, change(values[place], 3)) : TEXTS.cell(token(query), token(key), weight));
   }
 }
-
-/** What a global or mixed head does on this text, if one of its queries gives a key nearly all weight. */
-export function onThisText({ step, opened, own, tokens, labels }) {
-  if (!["global", "mixed"].includes(step.names[opened])) return "";
-  let largest = [0.9];
-  for (let query = 1; query < tokens; query++) {
-    for (const [key, weight] of strongest(row(own, query), 1)) {
-      if (weight > largest[0]) largest = [weight, query, key];
-    }
-  }
-  const [weight, query, key] = largest;
-  return query ? TEXTS.onThisText(labels[query], query, labels[key], key, weight.toFixed(2)) : "";
-}

@@ -31,19 +31,19 @@ export function streamOf(base64) {
 /** `source` gets the data itself: runs(), history(run, text) and part(key), all asynchronous. A part is a
     stream, so that it is decompressed while it arrives. */
 export function createStore(source) {
-  const histories = new Map(); // promises
+  let histories = new Map(); // promises
+  let earlier = histories; // those before all were fetched again
   const parts = new Map(); // key -> {promise, bytes}, the least recently used first
 
   function history(run, text) {
     const name = JSON.stringify([run, text]);
-    const entry = histories.get(name);
-    if (entry && !entry.stale) return entry.promise;
-    const old = entry?.promise.catch(() => null);
-    const promise = source.history(run, text).then(async (fresh) => merged(await old, fresh));
-    const fetched = { promise, stale: false };
-    histories.set(name, fetched);
-    promise.catch(() => { fetched.stale = true; });
-    return promise;
+    if (!histories.has(name)) {
+      const old = earlier.get(name)?.catch(() => null);
+      const promise = source.history(run, text).then(async (fresh) => unlessEqual(await old, fresh));
+      histories.set(name, promise);
+      promise.catch(() => histories.delete(name)); // it is asked for again
+    }
+    return histories.get(name);
   }
 
   /** The arrays of a part at a step: {name: {shape, data}}. `number` is the layer, for a kind with a part
@@ -85,7 +85,7 @@ export function createStore(source) {
     part,
     /** Fetches all histories again when they are asked for. */
     reload() {
-      for (const entry of histories.values()) entry.stale = true;
+      [earlier, histories] = [histories, new Map()];
     },
 
     /** The thumbnails of all heads at a step: {side, bytes}, uint8 (2, heads, side, side). */
@@ -131,14 +131,8 @@ export function shaped(arrays, name, ...shape) {
 
 export const damaged = (why) => new DataError(TEXTS.damaged(why));
 
-/** A history that was fetched again. If it, or its labels, did not change, returns the old object, so
-    that the viewer does not build its elements again. */
-function merged(old, fresh) {
-  if (!old) return fresh;
-  if (JSON.stringify(old) === JSON.stringify(fresh)) return old;
-  const sameText = JSON.stringify(old.labels) === JSON.stringify(fresh.labels);
-  return sameText ? { ...fresh, labels: old.labels } : fresh;
-}
+/** A history that was fetched again, or the old object, if it did not change: the viewer then draws nothing again. */
+const unlessEqual = (old, fresh) => (JSON.stringify(old) === JSON.stringify(fresh) ? old : fresh);
 
 /** Decompresses a stream of zlib data, which must have `size` bytes. */
 async function inflate(data, size) {

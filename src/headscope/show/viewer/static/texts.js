@@ -47,7 +47,6 @@ export const VIEWER = {
 export const DATA = {
   noAnswer: "TensorBoard does not answer. Is it still running?",
   refused: (status) => `TensorBoard answered with the error ${status}.`,
-  notSelected: "None of the runs that TensorBoard selects has attention data.",
   damaged: (why) => `The data of this step is damaged: ${why}.`,
   notWeights: "weights are not from 0 to 1",
   unknownTokens: "it names unknown tokens",
@@ -123,8 +122,6 @@ export const TEXT = {
 };
 
 export const STATUS = {
-  onThisText: (query, at, key, from, weight) =>
-    `strongest on this text: “${query}” (${at}) looks at “${key}” (${from}), ${weight}`,
   point: "Point at a token or at a cell of the map: where it looks, and who looks at it.",
   nothing: "nothing",
   cannotSee: (query, key) => [query, " cannot see ", key, ", which comes later"],

@@ -1,11 +1,9 @@
 // Light or dark, and the colours of the style sheet for canvases.
 
 const NAMES = [
-  ...["card", "rule", "ink", "quiet", "accent", "looks", "looked", "more", "less", "stripe", "none"],
+  ...["card", "rule", "ink", "quiet", "accent", "looks", "looked", "more", "less"],
   ...["blue", "orange", "green", "vermillion", "sky", "purple", "yellow", "grey"],
 ];
-
-const TINTS = 33;
 
 /** Keeps the attribute data-theme of the page current, and calls `changed` after a change. Inside
     TensorBoard, its own switch decides; elsewhere the browser's setting. */
@@ -32,15 +30,12 @@ export function outerWindow() {
   }
 }
 
-/** The colours of the style sheet, by name, and tints of those of weights. */
+/** The colours of the style sheet, by name. */
 export function readTheme() {
   const style = getComputedStyle(document.documentElement);
   const theme = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   theme.series = ["blue", "orange", "green", "vermillion", "sky", "purple", "ink"].map((n) => theme[n]);
   theme.font = getComputedStyle(document.body).fontFamily;
-  theme.tints = Object.fromEntries(
-    ["looks", "looked", "more", "less"].map((name) => [name, tints(theme.card, theme[name])]),
-  );
   return theme;
 }
 
@@ -52,21 +47,14 @@ function luminance([r, g, b]) {
   return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
 }
 
-const readable = (colour) => (luminance(colour) > 0.19 ? "#10151c" : "#ffffff");
-
-/** A text colour that can be read on a colour such as #0072b2. */
-export const textOn = (hexadecimal) => readable(channels(hexadecimal));
-
 /** The channels of a colour between two others: of the first one if `share` is 0, of the second if it is 1. */
 export function mixed(first, second, share) {
   const to = channels(second);
   return channels(first).map((low, i) => Math.round(low + share * (to[i] - low)));
 }
 
-/** Backgrounds from the paper to `colour`, each with a text colour that can be read on it. */
-function tints(paper, colour) {
-  return Array.from({ length: TINTS }, (_, level) => {
-    const back = mixed(paper, colour, level / (TINTS - 1));
-    return { back: `rgb(${back})`, text: readable(back) };
-  });
+/** A background between the paper and `colour`, and a text colour that can be read on it. */
+export function tint(paper, colour, share) {
+  const back = mixed(paper, colour, share);
+  return { back: `rgb(${back})`, text: luminance(back) > 0.19 ? "#10151c" : "#ffffff" };
 }

@@ -1,24 +1,24 @@
 // The timeline: metrics, loss and names over the steps, and the cursor that everything else follows.
 
 import { heightIn, sizedInCss } from "./canvas.js";
-import {
-  drawLabelledLines, drawLoss, drawOtherLines, drawSteps, drawStrips, labelledHeads, markStrip, rangeOf, stripsOf,
-  xsOf,
-} from "./chart.js";
+import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf, xsOf } from "./chart.js";
 import { button, explain, fill, labelled, make, own, set } from "./dom.js";
 import { HEAD_NAMES } from "./glossary.js";
 import { NO_NAME, background, definitionOf, meaningOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
 import { headsOf } from "./state.js";
+import { createStrips } from "./strips.js";
 import { COMMON, TIMELINE as TEXTS } from "./texts.js";
 
-const [LINES, LOSS, AXIS, GAP] = [116, 28, 22, 16]; // heights in pixels
+const [LINES, LOSS, AXIS, GAP] = [126, 28, 22, 16]; // heights in pixels
+const [LEFT, ROOM] = [46, 104]; // pixels for labels at both ends of the lines, as in the style sheet
 const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
   const section = make(parent, "section", { class: "card timeline-card", "aria-label": TEXTS.title });
-  const controls = make(section, "div", { class: "controls" });
-  const fold = button(controls, TEXTS.title, toggle, { class: "fold", "aria-expanded": true });
+  const fold = make(section, "details", { open: "", toggle: draw });
+  make(fold, "summary", {}, TEXTS.title);
+  const controls = make(fold, "div", { class: "controls" });
   const play = button(controls, TEXTS.play, () => setPlaying(!playing), { class: "play" });
   const field = labelled(controls, TEXTS.step, "input", { inputmode: "numeric", change: moveToTyped,
                                                           focus: () => field.select() });
@@ -26,19 +26,17 @@ export function createTimeline(parent, actions) {
   const select = make(chooser, "select", { "aria-label": TEXTS.metricOf,
                                            change: () => actions.change({ metric: select.value }) });
   const about = make(chooser, "span", { class: "info", role: "note" }, "?");
-  const folded = make(section, "div");
-  const chart = make(folded, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
+  const chart = make(fold, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
                                        "aria-label": TEXTS.trainingStep });
-  // What depends on the opened head has its own canvas, so that opening a head is fast.
-  const [base, top] = ["base", "top"].map((name) => make(chart, "canvas", { class: name, "aria-hidden": "true" }));
+  const canvas = make(chart, "canvas", { "aria-hidden": "true" });
+  const showStrips = createStrips(chart);
   const other = make(chart, "div", { class: "cursor other", hidden: "" });
   const cursor = make(chart, "div", { class: "cursor" });
   const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
-  const legend = make(folded, "p", { class: "legend names" });
-  make(folded, "p", { class: "quiet" }, TEXTS.about);
+  const legend = make(fold, "p", { class: "legend names" });
+  make(fold, "p", { class: "quiet" }, TEXTS.about);
 
   let current = null;
-  let drawn = {}; // the model that the canvases show
   let listed = null; // the history whose names and metrics are listed
   let metrics = []; // those that all its steps have
   let playing = 0;
@@ -46,47 +44,27 @@ export function createTimeline(parent, actions) {
   const steps = () => current.history.steps;
 
   function areas() {
-    const width = chart.clientWidth;
-    const room = width < 460 ? 86 : 104; // for labels at the ends of the lines
-    const [left, right] = [46, width - room];
+    const [left, right] = [LEFT, chart.clientWidth - ROOM];
     const x = timeAxis(steps(), left, right);
-    const area = (top, height) => ({ left, right, room, top, height, x });
-    const strip = stripsOf(current.history).height;
-    const lines = area(12, LINES + Math.max(0, 110 - strip / 2));
+    const area = (top, height) => ({ left, right, top, height, x });
+    const lines = area(12, LINES);
     const loss = area(lines.top + lines.height + GAP, current.history.loss.steps.length ? LOSS : -GAP);
     const axis = area(loss.top + loss.height + 4, AXIS);
-    const strips = area(axis.top + axis.height, strip);
-    return { lines, loss, axis, strips, height: strips.top + strips.height + 3 };
+    return { lines, loss, axis, height: axis.top + axis.height };
   }
 
-  function drawBase() {
-    const { lines, loss, axis, strips, height } = areas();
-    const context = sizedInCss(base, chart.clientWidth, height);
+  function draw() {
+    if (chart.clientWidth === 0) return; // it is not shown
+    const { lines, loss, axis, height } = areas();
+    const context = sizedInCss(canvas, chart.clientWidth, height);
     drawOtherLines(context, current, lines);
+    drawLabelledLines(context, current, lines);
     drawLoss(context, current, loss);
     drawSteps(context, current, axis);
-    drawStrips(context, current, strips);
-  }
-
-  function drawTop() {
-    const { lines, strips, height } = areas();
-    const context = sizedInCss(top, chart.clientWidth, height);
-    drawLabelledLines(context, current, lines);
-    markStrip(context, current, strips);
-  }
-
-  /** Draws what is not yet drawn, and moves the cursor. */
-  function draw() {
-    if (folded.hidden) return;
-    const changed = (name) => current[name] !== drawn[name];
-    if (["history", "metric", "theme"].some(changed)) drawBase();
-    if (["history", "metric", "theme", "opened", "index"].some(changed)) drawTop();
-    drawn = current;
-    const { x } = areas().lines;
     const { step, comparison } = current;
     other.hidden = comparison?.kind !== "step";
-    cursor.style.transform = `translateX(${x(step.step)}px)`;
-    if (!other.hidden) other.style.transform = `translateX(${x(comparison.step.step)}px)`;
+    cursor.style.transform = `translateX(${lines.x(step.step)}px)`;
+    if (!other.hidden) other.style.transform = `translateX(${lines.x(comparison.step.step)}px)`;
   }
 
   // ---- Input: drag and click, keys, play ---------------------------------------------------------
@@ -97,17 +75,16 @@ export function createTimeline(parent, actions) {
 
   /** The head whose strip or line is at the pointer, or null. */
   function headAt(event) {
-    const { lines, strips } = areas();
+    const strip = document.elementFromPoint(event.clientX, event.clientY)?.closest("[data-head]");
+    if (strip) return Number(strip.dataset.head);
+    const { lines } = areas();
     const y = event.clientY - chart.getBoundingClientRect().top;
     const { history, metric } = current;
-    const all = headsOf(history);
-    const { topOf } = stripsOf(history);
-    if (y >= strips.top) return all.findLast((head) => y >= strips.top + topOf(head));
     if (y > lines.top + lines.height + 4) return null;
     const values = own(steps()[stepAt(event)].metrics, metric) ?? [];
     const heightOf = heightIn(lines, rangeOf(current));
     const distance = (head) => (typeof values[head] !== "number" ? Infinity : Math.abs(heightOf(values[head]) - y));
-    const heads = [...labelledHeads(current), ...all]; // those with a label are first
+    const heads = [...labelledHeads(current), ...headsOf(history)]; // those with a label are first
     const near = heads.sort((a, b) => distance(a) - distance(b))[0];
     return distance(near) <= 8 ? near : null;
   }
@@ -148,12 +125,6 @@ export function createTimeline(parent, actions) {
     const index = wanted ? nearest(steps().map(({ step }) => step), Number(wanted)) : current.index;
     field.value = stepText(steps()[index].step);
     actions.move(index);
-  }
-
-  function toggle() {
-    folded.hidden = !folded.hidden;
-    fold.setAttribute("aria-expanded", !folded.hidden);
-    draw();
   }
 
   const isLast = () => current.index + 1 === steps().length;
@@ -203,11 +174,9 @@ export function createTimeline(parent, actions) {
       if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
       set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1,
                    "aria-valuetext": `${moment}, ${title}` });
+      showStrips(model);
       draw();
     },
-    resize() {
-      drawn = {};
-      if (current && !section.hidden) draw();
-    },
+    resize: draw,
   };
 }

@@ -1,7 +1,7 @@
 // The viewer: its state, its panels, and the model that the panels show.
 
 import { createBar } from "./bar.js";
-import { createTooltip, explain, make, oncePerFrame, write } from "./dom.js";
+import { createTooltip, explain, make, oncePerFrame } from "./dom.js";
 import { createElsewhere } from "./elsewhere.js";
 import { WORDS } from "./glossary.js";
 import { createGrid } from "./grid.js";
@@ -13,7 +13,7 @@ import { createNext } from "./next.js";
 import { modelOf, withWeights } from "./model.js";
 import { definitionOf, nameOf, scoreText } from "./names.js";
 import { EMPTY, headName } from "./state.js";
-import { describe, onThisText } from "./status.js";
+import { describe } from "./status.js";
 import { DataError } from "./store.js";
 import { createText } from "./text.js";
 import { COMMON, VIEWER as TEXTS } from "./texts.js";
@@ -60,7 +60,6 @@ export function createViewer(root, options) {
   const heading = make(headline, "h2", { id: "opened-head" });
   const [openedHead, otherHead] = ["", `${COMMON.minus} `].map((word) => createHead(heading, word));
   const moment = make(headline, "p", { class: "quiet moment" });
-  const here = make(headline, "p", { class: "quiet here" });
   const says = make(headline, "p", { class: "says", role: "status" });
   const panels = make(opened, "div", { class: "panels" });
   const text = createText(place ?? panels, actions);
@@ -209,7 +208,6 @@ export function createViewer(root, options) {
     main.classList.toggle("without-weights", !complete);
     if (!complete) return;
     for (const panel of [grid, predicted, map, lines, reasons]) panel.paint(complete);
-    write(here, onThisText(complete));
     showPointed();
     setTimeout(() => { if (isNewest()) prefetch(complete); }, REST);
   }

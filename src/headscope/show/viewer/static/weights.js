@@ -1,6 +1,10 @@
 // The weights of one head as a triangle, and the colours that they give to tokens. A triangle is a
 // Float32Array in which the weight of query q on key k, with k <= q, has the index q (q + 1) / 2 + k.
 
+import { tint } from "./theme.js";
+
+const VISIBLE = 1 / 64; // the smallest strength of a tint
+
 export const at = (query, key) => (query * (query + 1)) / 2 + key;
 
 /** Decodes one head of a layer from the store. `view` is "weights", or "shares": the weight on each
@@ -55,20 +59,19 @@ export function received(values, tokens) {
 /** The tints of all tokens, {back, text} or null, in the text and beside the lines. `looks` shows where the
     token at the pointer looks, and `looked` who looks at it. While the pointer is at no token, `looked`
     shows the share of all attention that goes to each token. */
-export function shadesOf({ tokens, values, scale, reach, theme: { tints } }, { query: token }) {
+export function shadesOf({ tokens, values, scale, reach, theme }, { query: token }) {
   const looks = new Array(tokens).fill(null);
   const looked = new Array(tokens).fill(null);
   const shade = (value, own) => {
-    const list = !scale.diverging ? own : value > 0 ? tints.more : tints.less;
+    const colour = theme[!scale.diverging ? own : value > 0 ? "more" : "less"];
     const strength = scale.diverging ? Math.min(1, Math.abs(value) / reach) : Math.sqrt(value);
-    const level = Math.round(strength * (list.length - 1));
-    return level > 0 ? list[level] : null;
+    return strength > VISIBLE ? tint(theme.card, colour, strength) : null;
   };
   if (token === undefined) {
-    received(values, tokens).forEach((value, key) => { looked[key] = shade(value, tints.looked); });
+    received(values, tokens).forEach((value, key) => { looked[key] = shade(value, "looked"); });
     return { looks, looked };
   }
-  for (const [key, value] of row(values, token)) looks[key] = shade(value, tints.looks);
-  for (const [query, value] of column(values, token, tokens)) looked[query] = shade(value, tints.looked);
+  for (const [key, value] of row(values, token)) looks[key] = shade(value, "looks");
+  for (const [query, value] of column(values, token, tokens)) looked[query] = shade(value, "looked");
   return { looks, looked };
 }
