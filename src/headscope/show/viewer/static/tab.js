@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 import { createAddress } from "./state.js";
-import { answered, createStore } from "./store.js";
+import { DataError, answered, createStore } from "./store.js";
 import { COMMON, DATA, LOCALE } from "./texts.js";
 import { outerWindow } from "./theme.js";
 import { createViewer } from "./viewer.js";
@@ -22,15 +22,29 @@ export async function render() {
     make(document.head, "link", { rel: "stylesheet", href: url("viewer.css"), load: resolve, error: resolve });
   });
 
+  let selected = null; // the runs that TensorBoard selects; null if it does not say so
+  let known = []; // all runs with data
+  const isShown = ({ name }) => selected === null || selected.has(name);
+  const select = (names) => {
+    const shown = () => JSON.stringify(known.filter(isShown).map(({ name }) => name));
+    const before = shown();
+    selected = Array.isArray(names) && names.length > 0 ? new Set(names) : null;
+    if (shown() !== before) viewer.refresh();
+  };
   const store = createStore({
-    runs: async () => (await json("runs")).runs,
+    async runs() {
+      known = (await json("runs")).runs;
+      const shown = known.filter(isShown);
+      if (known.length > 0 && shown.length === 0) throw new DataError(DATA.notSelected);
+      return shown;
+    },
     history: (run, text) => json("history", { run, text }),
     part: async (key) => (await get("part", { key })).body,
   });
   // TensorBoard keeps entries p.<plugin>.<name> in its URL after "#".
   const address = createAddress(outerWindow() ?? window, "p.headscope.");
   const viewer = createViewer(document.body, { store, address, title: COMMON.title });
-  onReload(() => viewer.refresh());
+  connect({ DataReloaded: () => viewer.refresh(), RunsChanged: select, GetRuns: select });
   await viewer.refresh();
   window.focus(); // so that the arrow keys work without a click
   setInterval(() => {
@@ -38,13 +52,16 @@ export async function render() {
   }, POLL);
 }
 
-/** Calls `reloaded` when TensorBoard has read new data, which its version 2.21 says in a message. */
-function onReload(reloaded) {
+/** Connects to TensorBoard, with the messages of its version 2.21, and asks for the selected runs. `listeners` are
+    functions of the payload by message type, for messages and for the reply. */
+function connect(listeners) {
   const { port1: port, port2: theirs } = new MessageChannel();
+  const send = (message) => port.postMessage(JSON.stringify({ payload: null, error: null, ...message }));
   port.onmessage = ({ data }) => {
-    const { type, id } = JSON.parse(data);
-    if (type === "experimental.DataReloaded") reloaded();
-    port.postMessage(JSON.stringify({ type, id, payload: null, error: null, isReply: true }));
+    const { type, id, payload, isReply } = JSON.parse(data);
+    listeners[type.replace("experimental.", "")]?.(payload);
+    if (!isReply) send({ type, id, isReply: true });
   };
   window.parent.postMessage("experimental.bootstrap", "*", [theirs]);
+  send({ type: "experimental.GetRuns", id: 0, isReply: false });
 }

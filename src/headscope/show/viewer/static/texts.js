@@ -47,6 +47,7 @@ export const VIEWER = {
 export const DATA = {
   noAnswer: "TensorBoard does not answer. Is it still running?",
   refused: (status) => `TensorBoard answered with the error ${status}.`,
+  notSelected: "None of the runs that TensorBoard selects has attention data.",
   damaged: (why) => `The data of this step is damaged: ${why}.`,
   notWeights: "weights are not from 0 to 1",
   unknownTokens: "it names unknown tokens",
