@@ -129,8 +129,7 @@ class ExplicitProducts(TorchFunctionMode):
     is a single row or its weight is int8.
 
     The compiler turns this sum and the operations around it into a loop that uses all cores and
-    reads the matrix at memory speed. PyTorch's own matrix product is made for many rows. For a
-    single row, it uses only one core.
+    reads the matrix at memory speed. PyTorch's own matrix product is made for many rows.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

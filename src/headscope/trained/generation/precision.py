@@ -31,23 +31,6 @@ def faster_precision(model: nn.Module) -> str:
     return "bf16" if fast and sum(p.numel() for p in model.parameters()) >= LARGE else "fp32"
 
 
-class RowLinear(nn.Linear):
-    """A linear layer for bf16 on a CPU, with the weight and bias of `linear`. A single row, as in
-    sampling, is multiplied with `torch.mv`, which uses all cores. `F.linear` would use only one."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.in_features, linear.out_features, device="meta")
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.numel() != self.in_features or torch.compiler.is_compiling():
-            return super().forward(x)
-        y = torch.mv(self.weight, x.reshape(-1))
-        if self.bias is not None:
-            y = y + self.bias
-        return y.view(*x.shape[:-1], -1)
-
-
 class Int8Linear(nn.Module):
     """A linear layer for CPUs that stores the weight (N, C) of `linear` in int8, with one scale per
     row. PyTorch's int8 product also rounds the input to int8, with one scale per call. It uses a
@@ -92,8 +75,7 @@ def in_precision(model: Model, precision: str) -> Model:
     device = next(model.parameters()).device.type
     model = copy.deepcopy(model)
     if precision == "bf16":
-        model = model.bfloat16()
-        return replace_linear(model, RowLinear) if device == "cpu" else model
+        return model.bfloat16()
     if device != "cpu":
         raise UserError(f"precision=int8 works only with device=cpu, not {device}: use bf16")
     return replace_linear(model, Int8Linear)
