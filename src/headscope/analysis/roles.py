@@ -34,9 +34,10 @@ def best_assignment(costs: Tensor) -> dict[int, int]:
 
     graph = networkx.Graph()
     for row, line in enumerate((1e6 * (1 - costs)).long().tolist()):  # exact with integers
-        graph.add_weighted_edges_from((~row, column, weight) for column, weight in enumerate(line))
-    pairs = networkx.max_weight_matching(graph, maxcardinality=True)
-    return {~min(pair): max(pair) for pair in pairs}  # ~0, ~1, ... stand for the rows
+        for column, weight in enumerate(line):
+            graph.add_edge(("row", row), ("column", column), weight=weight)
+    pairs = map(dict, networkx.max_weight_matching(graph, maxcardinality=True))
+    return {pair["row"]: pair["column"] for pair in pairs}
 
 
 def align_heads(runs: Mapping[str, HeadRecord]) -> DataFrame:

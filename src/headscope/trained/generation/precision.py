@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -72,20 +71,15 @@ def in_precision(model: Model, precision: str) -> Model:
         return model
     if precision not in ("bf16", "int8"):
         raise UserError(f"precision={precision} must be one of auto, fp32, bf16, int8")
-    device = next(model.parameters()).device.type
-    model = copy.deepcopy(model)
     if precision == "bf16":
-        return model.bfloat16()
+        return copy.deepcopy(model).bfloat16()
+    device = next(model.parameters()).device.type
     if device != "cpu":
         raise UserError(f"precision=int8 works only with device=cpu, not {device}: use bf16")
-    return replace_linear(model, Int8Linear)
-
-
-def replace_linear(model: Model, make: Callable[[nn.Linear], nn.Module]) -> Model:
-    """Replaces every linear layer of `model` in place. `make` maps the old layer to the new one.
-    A layer before which outputs are held (see `add_hold`) stays, with its hook."""
+    model = copy.deepcopy(model)
     for parent in list(model.modules()):
         for name, child in parent.named_children():
+            # A layer before which outputs are held (see `add_hold`) stays, with its hook.
             if type(child) is nn.Linear and not hasattr(child, "held"):
-                setattr(parent, name, make(child))
+                setattr(parent, name, Int8Linear(child))
     return model
