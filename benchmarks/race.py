@@ -132,7 +132,7 @@ def train_recipe(
     config.seed = seed
     config.trainer.val_every_steps = min(every_steps, config.trainer.max_steps)
     run = runner.train_in_temporary_folder(config, losses)
-    return run.model.parameter_count(), losses.marks
+    return run.module.model.parameter_count(), losses.marks
 
 
 class ValidationLosses(Callback):

@@ -45,7 +45,10 @@ def measure(request: Request, rounds: Positive, steps: Positive, warmup_steps: P
     run = runner.train_in_temporary_folder(config, turns)
     if not math.isclose(first_loss, turns.first_loss, rel_tol=1e-3):
         raise RuntimeError(f"{BARE} began at loss {first_loss}, not {turns.first_loss}")
-    tokens, flops = config.trainer.batch_size * config.model.block_size, training_flops(run.model)
+    tokens, flops = (
+        config.trainer.batch_size * config.model.block_size,
+        training_flops(run.module.model),
+    )
     with torch.no_grad(), run.trainer.precision_plugin.forward_context():
         rate = matrix_rate(run.trainer.strategy.root_device)
     rows = runner.summarize(turns.measured, ratio_of="milliseconds", reference=BARE)
@@ -54,7 +57,7 @@ def measure(request: Request, rounds: Positive, steps: Positive, warmup_steps: P
         row |= {"tokens_per_second": round(speed), "mfu": round(flops * speed / rate, 3)}
     return Result(
         "Time of a training step",
-        {f"{run.model.parameter_count():,} parameters, {tokens:,} tokens per step": rows},
+        {f"{run.module.model.parameter_count():,} parameters, {tokens:,} tokens per step": rows},
         f"Median of {rounds} rounds of {steps} steps. Ratio: to the bare loop in the "
         "same round. MFU: model FLOPs utilization, relative to the measured rate of a large matrix "
         f"product, {rate / 1e9:,.0f} GFLOP/s.",

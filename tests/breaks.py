@@ -340,7 +340,7 @@ trained/generation/choose_token.py
 > show/explore/test_answers.py::test_what_is_sampled_has_the_shown_probability
 trained/checkpoint/finding.py
 # a run that still trains hides the finished ones
-- path = next(filter(is_finished, runs), runs[0])
+- path = next(finished, runs[0])
 + path = runs[0]
 > trained/test_checkpoint.py::test_a_finished_run_is_found_before_one_that_still_trains
 trained/checkpoint/file.py

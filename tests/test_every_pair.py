@@ -77,12 +77,12 @@ MODERN = ("multi_head", "rotary", "model=modern", "optimizer=muon", "schedule=li
 @pytest.mark.parametrize("choices", [*slow_unless(EACH, PAIRS), MODERN], ids="-".join)
 def test_it_is_trained_loaded_and_sampled_from_and_resumed_bit_for_bit(start, monkeypatch, choices):
     run = start("whole", *choices)
-    fresh = copy.deepcopy(run.model).eval()
+    fresh = copy.deepcopy(run.module.model).eval()
     assert fit(run)["steps"] == 4
     loaded = trained.load(last(run))
     tokens = torch.arange(8)[None]
     logits = loaded.model(tokens)
-    assert torch.equal(logits, run.model.eval()(tokens))
+    assert torch.equal(logits, run.module.model.eval()(tokens))
     assert not torch.equal(logits, fresh(tokens))
     prompt = loaded.tokenizer.encode_prompt("My fellow citizens")  # longer than the context
     new = list(generate_tokens(loaded.model, prompt, max_new_tokens=5, seeds=[1]))

@@ -23,8 +23,8 @@ def bare_loop(config: TrainConfig) -> Iterator[Tensor]:
     with TemporaryDirectory() as folder:
         run = build(config, Path(folder), Console(quiet=True))
     device, precision = run.trainer.strategy.root_device, run.trainer.precision_plugin
-    precision.convert_module(run.model)
-    model = run.model.to(device).train()
+    precision.convert_module(run.module.model)
+    model = run.module.model.to(device).train()
     optimizer = run.module.make_optimizer(model)
     rates = [group["lr"] for group in optimizer.param_groups]
     clip = config.trainer.gradient_clip or math.inf

@@ -17,7 +17,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from headscope.cli import command_line, sweeps, train
-from headscope.cli.sweeps import SweepRun, by_settings, report_unfinished
+from headscope.cli.sweeps import SweepRun, report_unfinished
 from headscope.cli.words import implied_data, key_of, quote, quoted, value_of
 from headscope.config.parse import Count, Positive, parse
 from headscope.config.training import TrainConfig
@@ -81,7 +81,10 @@ def compare(composed: DictConfig) -> None:
         raise
     finished = [run for run in runs if run.state == "finished"]
     check_same_text(finished)
-    if choices := by_settings(finished, lambda run: run.settings["choice"]):
+    choices: dict[str, list[SweepRun]] = {}
+    for run in finished:
+        choices.setdefault(run.settings["choice"], []).append(run)
+    if choices:
         sizes, rounds = config.compare.block_sizes, config.speed_rounds
         report_choices(choices, folder, sizes, rounds)
     if not report_unfinished(runs):

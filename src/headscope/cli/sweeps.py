@@ -6,13 +6,10 @@ same command continues, an error of one run does not end the others, and a repor
 
 import hashlib
 import json
-import math
 import multiprocessing
 import os
 import signal
-import statistics
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +25,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from headscope.analysis.rows import data_frame
+from headscope.analysis.rows import DataFrame, data_frame
 from headscope.cli.conf import conf_files, is_group
 from headscope.cli.error_messages import USER_ERRORS, report_error
 from headscope.cli.words import value_of
@@ -218,65 +215,57 @@ def swept_keys(runs: Sequence[SweepRun]) -> list[str]:
     return [key for key in keys if len({run.settings.get(key) for run in runs}) > 1]
 
 
-def by_settings(
-    runs: Sequence[SweepRun], key: Callable[[SweepRun], Any]
-) -> dict[Any, list[SweepRun]]:
-    groups: dict[Any, list[SweepRun]] = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    return groups
-
-
 def report(runs: Sequence[SweepRun], folder: Path) -> bool:
     """Prints a table of the runs, the lowest validation loss first, and the errors. Runs that
-    differ only in the seed are one line of the table (see `row_of`). Writes sweep.csv, with one
+    differ only in the seed are one line of the table (see `over_seeds`). Writes sweep.csv, with one
     line for each run, to `folder`. Returns whether all runs have finished."""
     keys = swept_keys(runs)
-    lines = [row_of([run], keys) | {"error": run.error} for run in runs]
-    columns = ["run", *keys, *RESULTS, "state", "error"]
-    data_frame(best_first(lines), columns).to_csv(folder / "sweep.csv", index=False)
-    several = "seed" in keys
-    keys = [key for key in keys if key != "seed"]
-    groups = by_settings(runs, lambda run: tuple(run.settings.get(key) for key in keys))
+    rows = [
+        {"run": run.folder.name}
+        | {key: run.settings.get(key, "") for key in keys}
+        | {name: run.summary.get(name) for name in RESULTS}
+        | {"state": run.state, "error": run.error}
+        for run in runs
+    ]
+    table = data_frame(rows).astype(dict.fromkeys(RESULTS, float))
+    best_first(table).to_csv(folder / "sweep.csv", index=False)
+    several, others = "seed" in keys, [key for key in keys if key != "seed"]
     shown_columns = {
         "runs" if several else "run": ("run", ""),
-        **{key: (key, "") for key in [*keys, *(["seed"] if several else [])]},
+        **{key: (key, "") for key in [*others, *(["seed"] if several else [])]},
         "validation loss": ("val_loss", ".4f"),
         **({"±": ("deviation", ".4f")} if several else {}),
         "bits per byte": ("val_bits_per_byte", ".4f"),
         "training, s": ("train_seconds", ".1f"),
         "state": ("state", ""),
     }
-    rows = best_first([row_of(group, keys) for group in groups.values()])
-    print_table(rows, shown_columns)
+    best = best_first(over_seeds(table, others) if several else table)
+    print_table([row.dropna().to_dict() for _, row in best.iterrows()], shown_columns)
     print(f"\nWritten: {shown(folder / 'sweep.csv')}", flush=True)
     return report_unfinished(runs)
 
 
-def row_of(runs: Sequence[SweepRun], keys: Sequence[str]) -> dict[str, Any]:
-    """The row of runs with the same values of `keys`: the means of `RESULTS` over the finished
-    runs, and if there are several, the sample standard deviation of their validation losses."""
-    row: dict[str, Any] = {key: runs[0].settings.get(key, "") for key in keys}
-    row["run"] = " ".join(run.folder.name for run in runs)
-    row["seed"] = " ".join(run.settings.get("seed", "") for run in runs)
-    summaries = [run.summary for run in runs if run.state == "finished"]
-    for name in RESULTS:
-        values = [summary[name] for summary in summaries if summary[name] is not None]
-        row |= {name: statistics.mean(values)} if values else {}
-        if name == "val_loss" and len(values) > 1:
-            row["deviation"] = statistics.stdev(values)
-    counts = Counter(run.state for run in runs)
-    mixed = ", ".join(f"{count} {state}" for state, count in counts.items())
-    row["state"] = mixed if len(counts) > 1 else runs[0].state
-    return row
+def over_seeds(table: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """A row for all runs with the same values of `keys`: the means of `RESULTS` over the finished
+    ones, and the sample standard deviation of their validation losses."""
+
+    def mixed(states: Any) -> str:
+        counts = states.value_counts(sort=False)
+        each = ", ".join(f"{count} {state}" for state, count in counts.items())
+        return each if len(counts) > 1 else states.iloc[0]
+
+    same = table.groupby(keys or (lambda row: 0), sort=False)
+    columns: Any = {name: (name, "mean") for name in RESULTS} | {"deviation": ("val_loss", "std")}
+    columns |= {"run": ("run", " ".join), "seed": ("seed", " ".join), "state": ("state", mixed)}
+    return same.agg(**columns).reset_index()
 
 
-def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def best_first(table: DataFrame) -> DataFrame:
     """The rows, the lowest validation loss first. If its runs have finished, its state is best."""
-    rows.sort(key=lambda row: (row.get("val_loss", math.inf), row["state"] == "failed"))
-    if rows and rows[0]["state"] == "finished":
-        rows[0]["state"] = "best"
-    return rows
+    ranked = table.sort_values("val_loss", kind="stable", ignore_index=True)
+    if ranked.loc[0, "state"] == "finished":
+        ranked.loc[0, "state"] = "best"
+    return ranked
 
 
 def report_unfinished(runs: Sequence[SweepRun]) -> bool:

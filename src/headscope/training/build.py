@@ -22,7 +22,6 @@ from headscope.data.starting_texts import starting_texts
 from headscope.data.store import prepare_store
 from headscope.data.tokenizer_state import stored
 from headscope.errors import UserError
-from headscope.nn import GPT
 from headscope.nn.held import without_held
 from headscope.nn.loss import Answers
 from headscope.trained import checkpoint
@@ -55,10 +54,6 @@ class Run:
     trainer: Any  # lightning.Trainer, which does not declare all of its attributes
     again: Sequence[str]
     """The words of the command that resumes the run."""
-
-    @property
-    def model(self) -> GPT:
-        return self.module.model
 
     def say(self, line: str) -> None:
         """Prints a line."""

@@ -36,7 +36,7 @@ def print_plan(run: Run, changes: list[str]) -> None:
         say(run.console, line, style="yellow")
     settings, sizes = config.trainer, config.model
     model = f"{sizes.layers} layers with {sizes.heads} heads, width {sizes.embed_dim}"
-    run.say(f"model       {model}: {run.model.parameter_count():,} parameters")
+    run.say(f"model       {model}: {run.module.model.parameter_count():,} parameters")
     size = settings.batch_size * settings.accumulate * sizes.block_size
     root, count = run.trainer.strategy.root_device, run.trainer.world_size
     device = f"{count} x {root.type}" if count > 1 else root

@@ -97,7 +97,7 @@ def _fit(run: Run) -> dict[str, Any]:
         "best_val_loss": saver and saver.state_dict()["best_val_loss"],
         "steps": steps,
         "tokens": tokens,
-        "parameters": run.model.parameter_count(),
+        "parameters": run.module.model.parameter_count(),
         "train_seconds": round(timer.seconds(), 2),
         "wall_seconds": round(timer.wall_seconds(), 2),
         "watching_seconds": round(sum(callback.seconds for callback in watching), 2),

@@ -79,16 +79,12 @@ def remove_leftovers(folder: Path) -> None:
     if is_run(folder):
         return
     logs, checkpoints = folder / "tensorboard", folder / "checkpoints"
-    events = event_files(logs)
-    for file in events:
-        file.unlink()
-    (checkpoints / FILE).unlink(missing_ok=True)
+    for file in (*event_files(logs), logs / "hparams.yaml", checkpoints / FILE):
+        file.unlink(missing_ok=True)
     for file in steps_of(folder).values():
         with suppress(UserError):  # not a checkpoint: the user's own file
             read(file)
             file.unlink()
-    if events:
-        (logs / "hparams.yaml").unlink(missing_ok=True)
     for parent in (logs, checkpoints):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()

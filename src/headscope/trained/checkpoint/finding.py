@@ -109,15 +109,12 @@ def newest_run(outputs: Path, key: str) -> Path:
         advice = f"train one with {command('train')}, or give {key}="
         raise UserError(f"there is no run in {outputs}/ yet: {advice}")
     runs = [file.parents[1] for file in saved]
-    path = next(filter(is_finished, runs), runs[0])
+    finished = (run for run in runs if (run / "summary.json").is_file())
+    path = next(finished, runs[0])
     if path != runs[0]:
         advice = f"using the newest finished run, {path} (or give {key}={runs[0]})"
         note(f"{runs[0]} has not finished: {advice}")
     return path
-
-
-def is_finished(run: Path) -> bool:
-    return (run / "summary.json").is_file()
 
 
 def without_checkpoint(folder: Path) -> str:
