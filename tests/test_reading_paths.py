@@ -172,7 +172,10 @@ PATHS: list[Callable[[Path], Trace]] = [
 
 
 @pytest.mark.parametrize(("path", "row"), zip(PATHS, ROWS, strict=True))
-def test_a_reading_path_is_as_short_as_contributing_says(path, row, speeches):
+def test_a_reading_path_is_as_short_as_contributing_says(
+    path, row, speeches, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     name, listed_files, listed_lines, files, lines, names = row
     listed = [
         PACKAGE / (each if ".js" in each else f"{each}.py")

@@ -15,12 +15,9 @@ from omegaconf import DictConfig
 from headscope.cli import command_line
 from headscope.cli.conf import is_group
 from headscope.cli.words import WRITES_NOTHING, key_of, value_of
-from headscope.config.own_parts import parts_words
-from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.machine import core_seconds, cores_of_others
 from headscope.stop import Interrupted
-from headscope.terminal import command
 from headscope.training import processes, run_folder
 
 
@@ -83,28 +80,19 @@ def run(
     first = processes.rank() == 0
     console = progress.new_console(quiet=quiet or not first)
     say = partial(progress.say, console)
-    words = [*HydraConfig.get().overrides.task]
+    keys = [*map(key_of, HydraConfig.get().overrides.task)]
     folder = command_line.run_folder()
     if composed.resume:
         resuming.check_is_run(folder := Path(composed.resume))
     with run_folder.locked(folder, say=say if sweep else None) if first else nullcontext():
         if first:
             run_folder.check_writable(folder)
-        start = resuming.start_of(composed, folder, [*map(key_of, words)], sweep=sweep, say=say)
+        start = resuming.start_of(composed, folder, keys, sweep=sweep, say=say)
         if sweep and start.resume and (summary := read_summary(folder)):
             say(f"{run_folder.shown(folder)} is already finished")
             return folder, summary
-        again = resume_words(folder, start.config, words)
-        run = build(
-            start.config,
-            folder,
-            console,
-            start.resume,
-            callbacks,
-            loggers,
-            alone=sweep or in_python,
-            again=again,
-        )
+        alone = sweep or in_python
+        run = build(start.config, folder, console, start.resume, callbacks, loggers, alone=alone)
         if first:
             run_folder.remove_leftovers(folder)
         output.print_plan(run, start.changes)
@@ -112,25 +100,14 @@ def run(
         try:
             summary = fit(run)
         except Interrupted:
-            more = ", with the same callbacks= and logger=" if callbacks or loggers else ""
-            in_words = f"headscope.train({again}){more}" if in_python else command("train", *again)
-            line = f"Saved at step {run.trainer.global_step:,}. To continue: "
-            say(line + ("the same command" if sweep else in_words))
+            again = "the same command" if sweep else run_folder.how_to_resume(folder, run.config)
+            if in_python:
+                again = f"headscope.train({run_folder.resume_words(folder, run.config)})"
+                again += ", with the same callbacks= and logger=" if callbacks or loggers else ""
+            say(f"Saved at step {run.trainer.global_step:,}. To continue: {again}")
             if not first:
                 sys.exit(0)  # the exit code of the run is that of the first process
             raise
         if first:
             output.print_results(run, summary)
         return folder, summary
-
-
-def resume_words(folder: Path, config: TrainConfig, words: Sequence[str]) -> list[str]:
-    """The words that resume the run in `folder`, which was started with `words`. Those are repeated
-    that say what a checkpoint does not keep (see `kept_and_added`)."""
-    groups = {"logger", *(key.partition(".")[0] for key in config.added())} - {"trainer"}
-    again = [
-        word
-        for word in words
-        if re.match(r"\+\w", word) or key_of(word).partition(".")[0] in groups
-    ]
-    return [f"resume={run_folder.shown(folder)}", *parts_words(config.kept()), *again]

@@ -34,8 +34,8 @@ FIRST_ROWS = 32
 
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
-MARKS = (".hydra", "checksums.json")
-"""Files that headscope writes into run folders and token stores."""
+MARKS = (".hydra", "checksums.json", "multirun.yaml")
+"""Files that headscope writes into run folders, token stores and the folders of sweeps."""
 
 
 class Template:

@@ -52,8 +52,6 @@ class Run:
     """Plain data of each checkpoint (see `checkpoint.contents`). `added` is what a checkpoint does
     not keep, by key or class, and `texts` are texts to begin with (see `Corpus.starting_texts`)."""
     trainer: Any  # lightning.Trainer, which does not declare all of its attributes
-    again: Sequence[str]
-    """The words of the command that resumes the run."""
 
     def say(self, line: str) -> None:
         """Prints a line."""
@@ -73,13 +71,11 @@ def build(
     loggers: Sequence[Logger] | None = None,
     *,
     alone: bool = True,
-    again: Sequence[str] = (),
 ) -> Run:
     """Builds the run that `config` describes, in `folder`, to which it does not write yet. The run
     continues from the checkpoint `resume`, if given. `callbacks` are added to those of `config`,
     and `loggers` replace them. Unless the run must be `alone`, several processes may train
-    together: each of them builds the run, in the `folder` of the first. The words `again` resume
-    it.
+    together: each of them builds the run, in the `folder` of the first.
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
@@ -104,7 +100,7 @@ def build(
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
     trainer = build_trainer(config, folder, every, logs, processes, contents)
-    return Run(folder, config, console, resume, data, module, contents, trainer, again)
+    return Run(folder, config, console, resume, data, module, contents, trainer)
 
 
 def build_data(
@@ -120,13 +116,14 @@ def build_data(
         tokenizer: Any = partial(stored, own, state=origin.data["tokenizer"])
     else:
         tokenizer = build_part(config.tokenizer, "tokenizer")
-    store = prepare_store(  # the other processes wait for the one that prepares it
-        corpus,
-        tokenizer,
-        root=Path(os.path.expanduser(config.store_dir)),
-        track=partial(track, console=console),
-        say=partial(say, console, style="yellow"),
-    )
+    with processes.first_goes_first():
+        store = prepare_store(
+            corpus,
+            tokenizer,
+            root=Path(os.path.expanduser(config.store_dir)),
+            track=partial(track, console=console),
+            say=partial(say, console, style="yellow"),
+        )
     settings, length = config.trainer, config.model.block_size
     if not settings.max_steps:  # an imported model has none
         raise UserError("trainer.max_steps=0 must be at least 1")

@@ -7,7 +7,8 @@ start all of them. The first (rank 0) chooses the run folder, prints, and writes
 import os
 import threading
 import time
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,15 @@ class Processes:
 
     devices: int | list[int] = 1
     nodes: int = 1
+    fabric: Any = None  # lightning.fabric.Fabric, if there are several
 
     @property
     def count(self) -> int:
         return self.nodes * (self.devices if isinstance(self.devices, int) else len(self.devices))
+
+    def first_goes_first(self) -> AbstractContextManager[None]:
+        """The other processes enter the `with` block when the first process has left it."""
+        return self.fabric.rank_zero_first(local=False) if self.fabric else nullcontext()
 
 
 def connect(settings: TrainerConfig, folder: Path, *, alone: bool) -> tuple[Processes, Path]:
@@ -104,7 +110,7 @@ def connect(settings: TrainerConfig, folder: Path, *, alone: bool) -> tuple[Proc
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         given = f"{words} trainer.accelerator={settings.accelerator}"
         raise UserError(f"{given}: {first_line(error)}") from error
-    return processes, fabric.broadcast(folder)
+    return replace(processes, fabric=fabric), fabric.broadcast(folder)
 
 
 def cluster_plugins() -> list[Any]:

@@ -15,7 +15,6 @@ from headscope.errors import UserError, first_line, ran_out_of_memory
 from headscope.files import write_summary
 from headscope.machine import keep_freed_memory
 from headscope.nn.precision import tf32
-from headscope.terminal import command
 from headscope.training.build import Run
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.callbacks.steps import StepCallback
@@ -25,6 +24,7 @@ from headscope.training.module import Diverged
 from headscope.training.processes import lost_connection
 from headscope.training.resume import does_not_fit
 from headscope.training.run_folder import (
+    how_to_resume,
     is_run,
     remove_leftovers,
     sort_before_now,
@@ -128,7 +128,7 @@ def explained(run: Run, error: Exception) -> str | None:
     """One line about an error, and how to continue. None if it may be a bug of headscope."""
     again, settings, model = "", run.config.trainer, run.config.model
     if is_run(run.folder):
-        again = f"; to continue from the last checkpoint: {command('train', *run.again)}"
+        again = f"; to continue from the last checkpoint: {how_to_resume(run.folder, run.config)}"
     if isinstance(error, Diverged):
         optimizer = run.config.optimizer
         defaults = defaults_in_conf("optimizer").get(optimizer["_target_"], {})

@@ -1,16 +1,23 @@
 """Creates and locks the folder of a training run, and removes partial files."""
 
 import itertools
+import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
+from headscope.config.own_parts import parts_words
+from headscope.config.parts import defaults_in_conf
+from headscope.config.training import TrainConfig
 from headscope.errors import UserError
 from headscope.files import SCRATCH
+from headscope.terminal import command
 
 CHECKPOINTS = ("last.safetensors", "best.safetensors")
 
@@ -79,8 +86,11 @@ def remove_leftovers(folder: Path) -> None:
     if is_run(folder):
         return
     logs, checkpoints = folder / "tensorboard", folder / "checkpoints"
-    for file in (*event_files(logs), logs / "hparams.yaml", checkpoints / FILE):
+    events = event_files(logs)
+    for file in (*events, checkpoints / FILE):
         file.unlink(missing_ok=True)
+    if events:
+        (logs / "hparams.yaml").unlink(missing_ok=True)
     for file in steps_of(folder).values():
         with suppress(UserError):  # not a checkpoint: the user's own file
             read(file)
@@ -115,6 +125,38 @@ def remove_unused(folder: Path) -> None:
         if folder.parent.name == "outputs":
             with suppress(OSError):
                 folder.parent.rmdir()  # if it is empty
+
+
+def how_to_resume(folder: Path, config: TrainConfig) -> str:
+    """The command that resumes the run in `folder`."""
+    return command("train", *resume_words(folder, config))
+
+
+def resume_words(folder: Path, config: TrainConfig) -> list[str]:
+    """The words that resume the run in `folder`, also with what its checkpoint does not keep."""
+    words = [f"resume={shown(folder)}", *parts_words(config.kept())]
+    known = {each["choice"]: each for each in defaults_in_conf("logger").values()}
+    chosen = [name for name, part in config.logger.items() if part and name in known]
+    if chosen != ["tensorboard"]:
+        words.append(f"logger=[{','.join(chosen)}]" if chosen else "~logger")
+    for key, value in config.added().items():
+        name = key.removeprefix("logger.")
+        if name in chosen:
+            for inside, each in value.items():
+                words += leaves(f"{key}.{inside}", each) if each != known[name].get(inside) else []
+        else:
+            words += leaves(f"+{key}", value)
+    return words
+
+
+def leaves(key: str, value: Any) -> list[str]:
+    """The words that set `key` to plain data."""
+    if isinstance(value, dict) and value:
+        return [word for name in value for word in leaves(f"{key}.{name}", value[name])]
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./+-]*", value)
+    if plain and value.lower() not in ("null", "true", "false", "nan", "inf"):
+        return [f"{key}={value}"]
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}"]
 
 
 def shown(path: Path) -> Path:

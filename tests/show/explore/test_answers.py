@@ -219,6 +219,23 @@ def test_one_answer_has_both_sides_of_a_comparison(default, explorers, tmp_path)
     assert {**other, "against": None} == ask(two, "read", text="We the", **against)
 
 
+@pytest.mark.parametrize(("position", "other_position"), [(7, 3), (5, 1), (-2, 2), (2, 3)])
+def test_a_model_that_reads_fewer_tokens_is_compared_at_the_same_one(
+    tmp_path, position, other_position
+):
+    """It is compared at its last one if it does not read that token."""
+    for folder, size in (("this", 8), ("other", 4)):
+        saved(tmp_path / folder / "checkpoints", f"model.block_size={size}")
+    two = Explorer(Models(*(str(tmp_path / name) for name in ("this", "other")), "cpu"))
+    against = {"model": "other"}
+    both = ask(two, "read", text=TEXT, position=position, against=against)
+    assert both["position"] == range(8)[position]
+    assert both["against"]["position"] == other_position
+    for form in ("html", "csv", "python"):
+        asked = {"text": TEXT, "position": position, "against": against, "format": form}
+        assert len(export(two, parse_request("export", asked))[2]) > 100
+
+
 @pytest.mark.parametrize("switches", [{}, {"zero": ["L0H0"]}, SWITCHES], ids=["on", "zero", "mean"])
 def test_the_losses_of_a_text_that_changes_are_those_of_the_whole_text(explorers, switches):
     """Those of its unchanged beginning are not computed again, except with a mean over the text."""

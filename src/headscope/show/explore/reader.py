@@ -141,8 +141,12 @@ class Reader:
                 compared, text=written, tokens=None, position=-1, target=None, also=[]
             )
             return [replace(request, target=target), compared]
+        # Counted from the end, because the other model may read fewer of the last tokens.
+        place = plain.position(request.position) - plain.tokens.size(-1)
+        _, read, _ = self.forward(compared)
+        compared = replace(compared, position=place if place + len(read.tokens) >= 0 else -1)
         likely = []
-        for side in (request, compared):
+        for side in (compared, request):  # in this order, the last ones are kept
             _, _, reading = self.forward(side)
             likely += top(logits_after(reading, side.position))
         also = [*request.also, *likely, target]

@@ -1,6 +1,7 @@
 // What is drawn on canvases: texts, lines, the values of an axis, and pictures with one pixel per cell.
 
 const MAX_SIDE = 8192; // browsers refuse larger canvases
+const NARROW = 5; // the width of a narrow letter in pixels
 
 /** Gives a canvas this size in pixels, and clears it. Returns its context. */
 export function sized(canvas, width, height) {
@@ -21,14 +22,16 @@ export function sizedInCss(canvas, width, height) {
   return context;
 }
 
-/** Writes a text whose left end (or as `align` says) is at x. If it is wider than `room`, it gets a narrower font. */
+/** Writes a text whose left end (or as `align` says) is at x. A long one is cut to about `room`, and gets a narrower font. */
 export function drawText(context, theme, text, x, y, look = {}) {
   const { colour = theme.quiet, font = "11px", align = "left", baseline = "middle", room } = look;
   context.font = `${font} ${theme.font}`;
   context.textAlign = align;
   context.textBaseline = baseline;
   context.fillStyle = colour;
-  context.fillText(text, x, y, room);
+  const characters = Array.from(text);
+  const most = Math.floor((room ?? Infinity) / NARROW);
+  context.fillText(characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : text, x, y, room);
 }
 
 /** Draws a line through points, with a break where a height is null. */

@@ -52,9 +52,10 @@ export const nameOf = ({ names, uncertain, held }, head) =>
 export const titleOf = (step, head, heads) =>
   `${headName(head, heads)} ${nameOf(step, head)} ${scoreText(step, head)}`.trim();
 
-/** The CSS background image of a name. */
-export function background(name) {
+/** The CSS background image of a name. Where stripes have no room, their colours are `blended`. */
+export function background(name, blended = false) {
   const [colour, striped] = styleOf(name);
+  if (blended && striped) return `linear-gradient(color-mix(in srgb, var(--${colour}), var(--stripe)) 0 0)`;
   return `repeating-linear-gradient(135deg, var(--${colour}) 0 3px, var(--${striped ? "stripe" : colour}) 3px 5px)`;
 }
 

@@ -6,7 +6,8 @@ import { placesOf } from "./scales.js";
 import { headName, headsOf } from "./state.js";
 import { HEADS } from "./texts.js";
 
-const [MOST, HIGH] = [300, 12]; // heights in pixels: of all strips, unless they are very many, and of one strip
+// Heights in pixels: of all strips, unless they are very many, of one strip, and of the lowest with stripes.
+const [MOST, HIGH, STRIPED] = [300, 12, 8];
 
 export function createStrips(parent) {
   const box = make(parent, "div", { class: "strips", "aria-hidden": "true" });
@@ -22,7 +23,7 @@ export function createStrips(parent) {
     const edges = [0, ...places.slice(1).map((place, index) => (places[index] + place) / 2), 100];
     for (const head of headsOf({ layers, heads })) {
       const strip = make(box, "div", { class: head % heads === 0 ? "first" : "", "data-head": head });
-      make(strip, "span", {}, headName(head, heads));
+      make(strip, "span", {}, height < HIGH ? `L${head / heads}` : headName(head, heads)); // shown of each first head
       for (let from = 0, to; from < steps.length; from = to) {
         const name = steps[from].names[head];
         const held = steps[from].held[head];
@@ -32,16 +33,19 @@ export function createStrips(parent) {
         const label = held && name === NO_NAME ? HEADS.held : name;
         if (label !== NO_NAME) make(part, "bdi", {}, label);
         part.style.flexGrow = edges[to] - edges[from];
-        part.style.setProperty("--look", background(name));
+        part.style.setProperty("--look", background(name, height < STRIPED));
         part.style.setProperty("--tone", toneOf(name));
       }
     }
   }
 
+  const label = make(null, "span"); // of the opened head, above that of its strip
   return ({ history, opened }) => {
     if (history !== listed) build(history);
     listed = history;
     box.querySelector(".opened")?.classList.remove("opened");
     box.children[opened].classList.add("opened");
+    box.children[opened].append(label);
+    label.textContent = headName(opened, history.heads);
   };
 }

@@ -16,7 +16,7 @@ const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
   const section = make(parent, "section", { class: "card timeline-card", "aria-label": TEXTS.title });
-  const fold = make(section, "details", { open: "", toggle: draw });
+  const fold = make(section, "details", { open: "", toggle: folded });
   make(fold, "summary", {}, TEXTS.title);
   const controls = make(fold, "div", { class: "controls" });
   const play = button(controls, TEXTS.play, () => setPlaying(!playing), { class: "play" });
@@ -133,6 +133,11 @@ export function createTimeline(parent, actions) {
     if (document.documentElement.dataset.ready !== "1") return; // the data is still on its way
     if (isLast()) setPlaying(false);
     else actions.move(current.index + 1);
+  }
+
+  function folded() {
+    if (!fold.open) setPlaying(false);
+    draw();
   }
 
   function setPlaying(on) {
