@@ -87,7 +87,8 @@ def run(
     with run_folder.locked(folder, say=say if sweep else None) if first else nullcontext():
         if first:
             run_folder.check_writable(folder)
-        start = resuming.start_of(composed, folder, keys, sweep=sweep, say=say)
+        warn = partial(say, style="yellow")
+        start = resuming.start_of(composed, folder, keys, sweep=sweep, say=warn)
         if sweep and start.resume and (summary := read_summary(folder)):
             say(f"{run_folder.shown(folder)} is already finished")
             return folder, summary
