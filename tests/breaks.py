@@ -70,7 +70,7 @@ training/optimizer.py
 > training/test_optimizer.py::test_every_parameter_is_in_exactly_one_group_and_vectors_have_no_weight_decay
 training/processes.py
 # a process with a rank that does not exist trains too
-- if key in os.environ and number(key) >= processes.count:
+- if key in os.environ and number(key) >= count:
 + if False:
 > training/test_several_processes.py::test_impossible_processes_are_refused
 training/loggers.py

@@ -25,7 +25,6 @@ from test_every_pair import pressing_ctrl_c
 import headscope
 from headscope.config.parts import OWN_FOLDERS
 from headscope.training.module import LanguageModel
-from headscope.training.processes import Processes
 from headscope.training.trainer import build_trainer
 
 PAGE = (ROOT / "docs" / "lightning.md").read_text("utf-8")
@@ -326,7 +325,7 @@ def test_a_flag_that_headscope_sets_is_refused_with_the_key(given, advice):
     config = training_config("data=repeats")
     config.trainer.arguments |= yaml.safe_load(given)
     with refused(f"trainer.{given.partition(':')[0]}", advice):
-        build_trainer(config, Path("run"), [], [], Processes(), {})
+        build_trainer(config, Path("run"), [], [], {})
 
 
 SWA = "+callbacks.x._target_=lightning.pytorch.callbacks.StochasticWeightAveraging"

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from headscope.config.parts import GROUPS, OWN_FOLDERS, Part, defaults_in_conf, imported, locate
-from headscope.errors import UserError, first_line
+from headscope.config.parts import GROUPS, OWN_FOLDERS, Part, defaults_in_conf, imported
+from headscope.errors import UserError
 from headscope.terminal import printable
 
 COMPOSED: set[tuple[str, str]] = set()
@@ -83,27 +83,3 @@ def own_code(error: BaseException) -> str | None:
         if any(f"{frame.f_globals.get('__name__')}.".startswith(f"{name}.") for name in names):
             return f"{frame.f_code.co_filename}, line {line}"
     return None
-
-
-def made_by_hydra(part: Part, group: str, name: str, **given: Any) -> Any:
-    """A callback or logger that is not headscope's. Raises UserError if it cannot be made."""
-    from hydra.errors import InstantiationException
-
-    named = f"{group}.{name}._target_={part['_target_']}"
-    try:
-        made = built_by_hydra(part, **given)
-    except InstantiationException as error:
-        cause: Any = error.__cause__ or error
-        missing = isinstance(cause, ModuleNotFoundError)
-        advice = f"; install it: pip install {cause.name or name}" if missing else ""
-        raise UserError(f"{named}: {first_line(cause)}{advice}") from error
-    if not isinstance(made, locate(GROUPS[group].base)):
-        raise UserError(f"{named} must make a {GROUPS[group].base}")
-    return made
-
-
-def built_by_hydra(plain: Mapping[str, Any], **given: Any) -> Any:
-    """What Hydra makes of plain data that the person composed: each `_target_` in it is called."""
-    from hydra.utils import instantiate  # slow
-
-    return instantiate(dict(plain), _convert_="all", **given)

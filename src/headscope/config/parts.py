@@ -148,6 +148,8 @@ def build_part(part: Part | None, group: str, key: str = "", **given: Any) -> An
         raise UserError(f"{group}=null: choose one")
     if "_error_" in part:  # see `parse_part`
         raise UserError(part["_error_"])
+    if is_foreign(part, group):
+        return made_by_hydra(part, group, key, **given)
     target = locate(part["_target_"])
     keys = {name: value for name, value in part.items() if name != "_target_"}
     for name, value in keys.items():
@@ -161,6 +163,32 @@ def build_part(part: Part | None, group: str, key: str = "", **given: Any) -> An
 def is_foreign(part: Mapping[str, Any], group: str) -> bool:
     """Whether Hydra builds this part: a callback or a logger that is not headscope's."""
     return GROUPS[group].by_hydra and not str(part.get("_target_")).startswith("headscope.")
+
+
+def made_by_hydra(part: Part, group: str, key: str, **given: Any) -> Any:
+    """A callback or logger that is not headscope's. Raises UserError if it cannot be made."""
+    from hydra.errors import InstantiationException
+
+    named, base = f"{key}._target_={part['_target_']}", GROUPS[group].base
+    own = {name: given[name] for name in given if name not in GROUPS[group].given}
+    try:
+        made = built_by_hydra(part, **own)
+    except InstantiationException as error:
+        cause: Any = error.__cause__ or error
+        missing = isinstance(cause, ModuleNotFoundError)
+        package = cause.name or key.rpartition(".")[2] if missing else ""
+        advice = f"; install it: pip install {package}" if missing else ""
+        raise UserError(f"{named}: {first_line(cause)}{advice}") from error
+    if not isinstance(made, locate(base)):
+        raise UserError(f"{named} must make a {base}")
+    return made
+
+
+def built_by_hydra(plain: Mapping[str, Any], **given: Any) -> Any:
+    """What Hydra makes of plain data that the person composed: each `_target_` in it is called."""
+    from hydra.utils import instantiate  # slow
+
+    return instantiate(dict(plain), _convert_="all", **given)
 
 
 def locate(target: str) -> Any:

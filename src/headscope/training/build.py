@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from headscope.nn.loss import Answers
 from headscope.trained import checkpoint
 from headscope.training.callbacks.progress import say, track
 from headscope.training.module import LanguageModel
-from headscope.training.processes import Processes, connect
+from headscope.training.processes import connect
 from headscope.training.resume import check_same_text
 from headscope.training.trainer import (
     build_callbacks,
@@ -79,13 +80,13 @@ def build(
 
     Raises UserError if the configuration is inconsistent, or does not fit the text or this machine.
     """
-    processes, folder = connect(config.trainer, folder, alone=alone)
+    fabric, folder = connect(config.trainer, folder, alone=alone)
     weights = None
     if config.init_from and not resume:
         weights = checkpoint.read(checkpoint.find(config.init_from, key="init_from"))
     corpus: Corpus = build_part(config.data, "data")
     origin = resume if resume and config.init_from else weights
-    data = build_data(config, corpus, origin, processes, console)
+    data = build_data(config, corpus, origin, fabric, console)
     if resume:
         check_same_text(resume, data.store)
         checkpoint.check_sizes(config.model, data.store.tokenizer, resume.weights())
@@ -99,7 +100,7 @@ def build(
     contents["texts"] = starting_texts(corpus, store.tokenizer, store.validation)
     every = build_callbacks(config, console, callbacks)
     logs = build_loggers(config, folder, resume) if loggers is None else loggers
-    trainer = build_trainer(config, folder, every, logs, processes, contents)
+    trainer = build_trainer(config, folder, every, logs, contents)
     return Run(folder, config, console, resume, data, module, contents, trainer)
 
 
@@ -107,7 +108,7 @@ def build_data(
     config: TrainConfig,
     corpus: Corpus,
     origin: checkpoint.Stored | None,
-    processes: Processes,
+    fabric: Any,  # lightning.fabric.Fabric, if there are several processes
     console: Console,
 ) -> TokenDataModule:
     """The batches. The text is encoded if it was not before, with the tokenizer of `origin`."""
@@ -116,7 +117,8 @@ def build_data(
         tokenizer: Any = partial(stored, own, state=origin.data["tokenizer"])
     else:
         tokenizer = build_part(config.tokenizer, "tokenizer")
-    with processes.first_goes_first():
+    # The other processes find what the first one has encoded.
+    with fabric.rank_zero_first() if fabric else nullcontext():
         store = prepare_store(
             corpus,
             tokenizer,
@@ -127,7 +129,7 @@ def build_data(
     settings, length = config.trainer, config.model.block_size
     if not settings.max_steps:  # an imported model has none
         raise UserError("trainer.max_steps=0 must be at least 1")
-    size, count = settings.batch_size, processes.count
+    size, count = settings.batch_size, fabric.world_size if fabric else 1
     if size % count:
         fit = -(-size // count) * count
         raise UserError(f"trainer.batch_size={size} is no multiple of {count} devices: try {fit}")

@@ -5,6 +5,7 @@ import io
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ from PIL import Image
 
 from headscope.errors import UserError
 from headscope.files import FULL
-from headscope.training.run_folder import EVENT_FILE_SUFFIX
+
+EVENT_FILE_SUFFIX = ".headscope"  # of TensorBoard's event files that headscope has written
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
@@ -102,3 +104,19 @@ def add_snapshot(writer: Any, tag: str, parts: Sequence[bytes], step: int) -> No
     from headscope.training.snapshot_events import snapshot_summary
 
     writer._get_file_writer().add_summary(snapshot_summary(tag, parts), step)
+
+
+def event_files(logs: Path) -> list[Path]:
+    """The TensorBoard event files in `logs` that headscope has written, in TensorBoard's order."""
+    files = logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}")
+    return sorted(file for file in files if file.is_file())
+
+
+def sort_before_now(logs: Path) -> None:
+    """Renames the TensorBoard event files in `logs` so that a new one comes after them. TensorBoard
+    orders them by the time in their names, and the clock may have been set back since then."""
+    pattern = f"events.out.tfevents.{'[0-9]' * 10}.*{EVENT_FILE_SUFFIX}"
+    names = sorted(file.name for file in logs.glob(pattern))
+    late = int(names[-1][20:30]) + 1 - int(time.time()) if names else 0
+    for name in names if late > 0 else ():
+        (logs / name).rename(logs / f"{name[:20]}{int(name[20:30]) - late:010}{name[30:]}")

@@ -7,8 +7,6 @@ start all of them. The first (rank 0) chooses the run folder, prints, and writes
 import os
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,57 +58,47 @@ def started() -> tuple[int, int] | None:
     return None
 
 
-@dataclass(frozen=True)
-class Processes:
-    """The `count` processes of a run on `nodes` machines. `devices` are those of each machine, as
-    the Trainer's argument."""
-
-    devices: int | list[int] = 1
-    nodes: int = 1
-    fabric: Any = None  # lightning.fabric.Fabric, if there are several
-
-    @property
-    def count(self) -> int:
-        return self.nodes * (self.devices if isinstance(self.devices, int) else len(self.devices))
-
-    def first_goes_first(self) -> AbstractContextManager[None]:
-        """The other processes enter the `with` block when the first process has left it."""
-        return self.fabric.rank_zero_first(local=False) if self.fabric else nullcontext()
+def layout(settings: TrainerConfig) -> tuple[int | list[int], int, int]:
+    """The devices of each machine, as an argument of the Trainer, the number of machines, and the
+    number of processes."""
+    devices, nodes = started() or (settings.devices, settings.num_nodes)
+    devices = 1 if devices == "auto" else devices
+    return devices, nodes, nodes * (devices if isinstance(devices, int) else len(devices))
 
 
-def connect(settings: TrainerConfig, folder: Path, *, alone: bool) -> tuple[Processes, Path]:
+def connect(settings: TrainerConfig, folder: Path, *, alone: bool) -> tuple[Any, Path]:
     """Starts the other processes, unless `torchrun` or `srun` has started them, and connects all.
-    Returns them, and the run folder of the first one, which is `folder` there. Raises UserError if
-    that is not possible, or if a run must be `alone` but has several."""
+    Returns the Fabric of Lightning that connects them, or None for a single process, and the run
+    folder of the first one, which is `folder` there. Raises UserError if that is not possible, or
+    if a run must be `alone` but has several."""
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    devices, nodes = started() or (settings.devices, settings.num_nodes)
-    processes = Processes(1 if devices == "auto" else devices, nodes)
+    devices, nodes, count = layout(settings)
     words = f"trainer.devices={settings.devices} trainer.num_nodes={settings.num_nodes}"
     # In a job of SLURM, torchrun may start the processes of several runs.
     for key in RANKS[: 2 if starter() == "torchrun" else None]:
-        if key in os.environ and number(key) >= processes.count:
-            wrong = f"{key}={number(key)} must be below {processes.count}, the number of processes"
+        if key in os.environ and number(key) >= count:
+            wrong = f"{key}={number(key)} must be below {count}, the number of processes"
             raise UserError(f"{wrong}: unset it, or start all of them with torchrun or srun")
-    if processes.count == 1:
+    if count == 1:
         if starter() is None and number("SLURM_NTASKS") > 1:
             tasks = f"SLURM_NTASKS={number('SLURM_NTASKS')}"
             note(f"{tasks}, but srun has not started this process, so it trains alone")
-        return processes, folder
+        return None, folder
     if alone:
         raise UserError(f"{words}: runs of a sweep and in Python train on one device each")
     if starter() is None:
         os.environ[FIRST_PROCESS] = str(os.getpid())
         os.environ.pop("LOCAL_RANK", None)  # with it, Lightning would start no processes
-    options: Any = {"accelerator": settings.accelerator, "devices": processes.devices}
+    options: Any = {"accelerator": settings.accelerator, "devices": devices, "num_nodes": nodes}
     try:
-        fabric = Fabric(strategy="ddp", num_nodes=nodes, plugins=cluster_plugins(), **options)
+        fabric = Fabric(strategy="ddp", plugins=cluster_plugins(), **options)
         fabric.launch()
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         given = f"{words} trainer.accelerator={settings.accelerator}"
         raise UserError(f"{given}: {first_line(error)}") from error
-    return replace(processes, fabric=fabric), fabric.broadcast(folder)
+    return fabric, fabric.broadcast(folder)
 
 
 def cluster_plugins() -> list[Any]:

@@ -19,16 +19,11 @@ from headscope.training.build import Run
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.callbacks.steps import StepCallback
 from headscope.training.console import print_final_validation
-from headscope.training.loggers import report_lost_log, tensorboards
+from headscope.training.loggers import report_lost_log, sort_before_now, tensorboards
 from headscope.training.module import Diverged
 from headscope.training.processes import lost_connection
 from headscope.training.resume import does_not_fit
-from headscope.training.run_folder import (
-    how_to_resume,
-    is_run,
-    remove_leftovers,
-    sort_before_now,
-)
+from headscope.training.run_folder import how_to_resume, is_run, remove_leftovers
 
 WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What Lightning raises while it restores a training state that lacks an entry, for example."""

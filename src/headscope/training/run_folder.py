@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +23,6 @@ CHECKPOINTS = ("last.safetensors", "best.safetensors")
 LOCK = ".lock"
 OF_HYDRA = (".hydra", "train.log", "multirun.yaml")
 ERROR = "error.txt"  # why a run of a sweep failed
-EVENT_FILE_SUFFIX = ".headscope"  # of TensorBoard's event files that headscope has written
 
 
 def is_run(folder: Path) -> bool:
@@ -79,6 +77,7 @@ def remove_leftovers(folder: Path) -> None:
     next run."""
     from headscope.trained.checkpoint import read, steps_of  # slow: they import torch
     from headscope.trained.records import FILE
+    from headscope.training.loggers import event_files
 
     for place in (folder, folder / "checkpoints"):
         for left in place.glob(f"{SCRATCH}*"):
@@ -98,22 +97,6 @@ def remove_leftovers(folder: Path) -> None:
     for parent in (logs, checkpoints):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
-
-
-def event_files(logs: Path) -> list[Path]:
-    """The TensorBoard event files in `logs` that headscope has written, in TensorBoard's order."""
-    files = logs.glob(f"events.out.tfevents.*{EVENT_FILE_SUFFIX}")
-    return sorted(file for file in files if file.is_file())
-
-
-def sort_before_now(logs: Path) -> None:
-    """Renames the TensorBoard event files in `logs` so that a new one comes after them. TensorBoard
-    orders them by the time in their names, and the clock may have been set back since then."""
-    pattern = f"events.out.tfevents.{'[0-9]' * 10}.*{EVENT_FILE_SUFFIX}"
-    names = sorted(file.name for file in logs.glob(pattern))
-    late = int(names[-1][20:30]) + 1 - int(time.time()) if names else 0
-    for name in names if late > 0 else ():
-        (logs / name).rename(logs / f"{name[:20]}{int(name[20:30]) - late:010}{name[30:]}")
 
 
 def remove_unused(folder: Path) -> None:

@@ -14,9 +14,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
-from headscope.config.own_parts import built_by_hydra, made_by_hydra
 from headscope.config.parse import checked, suggestion
-from headscope.config.parts import arguments_of, build_part, is_foreign, locate
+from headscope.config.parts import arguments_of, build_part, built_by_hydra, locate
 from headscope.config.training import Precision, TrainConfig, TrainerConfig
 from headscope.errors import UserError, first_line, short
 from headscope.nn.precision import supports_bf16
@@ -25,8 +24,8 @@ from headscope.trained.checkpoint.file import SUFFIX
 from headscope.training.callbacks.progress import ProgressReport
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.checkpoint_io import SafetensorsIO
-from headscope.training.processes import Processes, cluster_plugins
-from headscope.training.run_folder import EVENT_FILE_SUFFIX
+from headscope.training.loggers import EVENT_FILE_SUFFIX
+from headscope.training.processes import cluster_plugins, layout
 
 OURS = {
     **dict.fromkeys(("max_epochs", "min_epochs", "min_steps"), "trainer.max_steps"),
@@ -75,16 +74,16 @@ def build_trainer(
     folder: Path,
     callbacks: Sequence[Callback],
     loggers: Sequence[Logger],
-    processes: Processes,
     contents: dict[str, Any],
 ) -> Trainer:
     """Lightning's trainer. Raises UserError if an argument is wrong."""
     settings = config.trainer
+    devices, nodes, processes = layout(settings)
     arguments: dict[str, Any] = {
         "accelerator": settings.accelerator,
-        "devices": processes.devices,
-        "num_nodes": processes.nodes,
-        "strategy": DDPStrategy(**DDP) if processes.count > 1 else "auto",
+        "devices": devices,
+        "num_nodes": nodes,
+        "strategy": DDPStrategy(**DDP) if processes > 1 else "auto",
         "precision": precision_of(settings),
         "max_steps": settings.max_steps,
         "val_check_interval": settings.val_every_steps,
@@ -106,9 +105,9 @@ def build_trainer(
             plugins=[SafetensorsIO(contents), *cluster_plugins()],
         )
     except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
-        devices = {"accelerator": settings.accelerator, "devices": settings.devices}
-        given = (settings.arguments or devices).items()
-        words = ", ".join(f"trainer.{key}={short(value)}" for key, value in given)
+        ours = {"accelerator": settings.accelerator, "devices": settings.devices}
+        given = settings.arguments or ours
+        words = ", ".join(f"trainer.{key}={short(value)}" for key, value in given.items())
         raise UserError(f"{words}: {first_line(error)}") from error
     # Lightning's handler of SIGTERM saves nothing, and ends the process with the exit code 0.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
@@ -151,9 +150,7 @@ def build_callbacks(
         problem = "callbacks: StochasticWeightAveraging needs Lightning's automatic optimization"
         raise UserError(f"{problem}: use lightning.pytorch.callbacks.EMAWeightAveraging")
     for name, part in config.callbacks.items():
-        if part and is_foreign(part, "callbacks"):
-            callbacks.append(made_by_hydra(part, "callbacks", name))
-        elif part:
+        if part:
             callbacks.append(build_part(part, "callbacks", f"callbacks.{name}", console=console))
     arguments = config.trainer.arguments
     bars = [each for each in callbacks if isinstance(each, ProgressBar)]
@@ -179,7 +176,7 @@ def build_loggers(config: TrainConfig, folder: Path, resume: Stored | None) -> l
             # `purge_step` in a folder, so a new run must set one too.
             given["purge_step"] = resume.step + 1 if resume else 0
             given["filename_suffix"] = EVENT_FILE_SUFFIX
-        loggers.append(made_by_hydra(part, "logger", name, **given))
+        loggers.append(build_part(part, "logger", f"logger.{name}", **given))
     return loggers
 
 

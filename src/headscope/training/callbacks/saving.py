@@ -21,8 +21,7 @@ from headscope.trained.checkpoint.file import SUFFIX
 from headscope.trained.records import add_records, digest_of_checksums, entries_in, write_entries
 from headscope.training.callbacks.steps import MEGABYTE, evenly_chosen, spread_steps
 from headscope.training.checkpoint_io import SafetensorsIO, copy_checkpoint
-from headscope.training.loggers import tensorboard_writers
-from headscope.training.run_folder import event_files
+from headscope.training.loggers import event_files, tensorboard_writers
 
 KEPT = 10
 
