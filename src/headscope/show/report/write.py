@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import head_similarity
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.reading import Reading
+from headscope.analysis.snapshot import Snapshot
 from headscope.analysis.why import POSITION_BIAS, Why
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
@@ -69,60 +70,82 @@ def write_report(
     would be overwritten.
     """
     files_of(folder)  # fails before the long measurements
-    loaded, windows = report.loaded, report.windows
+    loaded = report.loaded
+    reading = loaded.read(report.tokens)
     models = {model.step: model for model in (*history, loaded)}
-    of_loaded = loaded.read(report.tokens)
-    shown = shown_tokens(of_loaded, len(models))
-    text, expected = report.tokens[:shown], of_loaded.targets(shown)[shown - 1]
-    by_step, snapshots, losses = {}, {}, []
-    reads: dict[int, dict[str, Why]] = {}
-    rows: dict[str, Any] = {"deciders": [], "examples": [], "reads": []}
+    shown = shown_tokens(reading, len(models))
+    expected = reading.targets(shown)[shown - 1]
+    steps: dict[Any, ReportStep] = {}
     for step, model in track(sorted(models.items())):
-        reading = of_loaded if model is loaded else model.read(report.tokens)
-        record = reading.record(**(measuring or {}))
-        if thresholds:
-            record = replace(record, thresholds=thresholds)
+        own = reading if model is loaded else model.read(report.tokens)
+        record = own.record(**(measuring or {}))
+        record = replace(record, thresholds=thresholds) if thresholds else record
         removed = ablation(model.model) if ablation else None
-        similarity = head_similarity(model.model, windows)
-        by_step[step] = HeadsAtStep(record, similarity, removed)
-        made = reading.snapshot(record, shown, more_metrics=by_step[step].changes)
-        if report.source == VALIDATION:
-            found = find_examples(model.model, windows, model.tokenizer)
-            elsewhere = shown_examples(found, windows, report.source)
-            made = made.with_json("examples", elsewhere)
-            rows["examples"] += [{"step": step, **row} for row in example_rows(found)]
-        snapshots[step] = made
-        losses.append(reading.loss(shown))
-        of_page = model.read(text)
-        deciders = of_page.deciders(token=expected).to_dict("records")
-        rows["deciders"] += [{"step": step, **row} for row in deciders]
-        reads[step] = {}
-        for head in record.heads:
-            with suppress(UserError):  # its scores are not a sum over pairs, or do not differ
-                reads[step][head] = why = of_page.why(head)
-                rows["reads"] += [{"step": step, "head": head, **row} for row in why.rows()[:READ]]
-    heads = by_step[loaded.step]
-    over_steps = {step: by_step[step] for step in sorted(each.step for each in history)}
-    content = tables.summary(report, heads, patching)
-    rows["columns"] = content["metrics"]
-    written = tables.tables_of(of_loaded, heads, shown)
-    written["heads.csv"] = tables.with_uniform(heads)
-    written |= {f"{name}.csv": DataFrame(listed) for name, listed in rows.items() if listed}
+        heads = HeadsAtStep(record, head_similarity(model.model, report.windows), removed)
+        steps[step] = measure_step(report, model, own, heads, shown, expected)
+    at_end = steps[loaded.step]
+    over_steps = {step: steps[step].heads for step in sorted(each.step for each in history)}
+    content = tables.summary(report, at_end.heads, patching)
+    written = tables.tables_of(reading, at_end.heads, shown)
+    written["heads.csv"] = tables.with_uniform(at_end.heads)
+    written["columns.csv"] = DataFrame(content["metrics"])
+    for name in at_end.rows:
+        rows = [{"step": step, **row} for step in steps for row in steps[step].rows[name]]
+        written |= {f"{name}.csv": DataFrame(rows)} if rows else {}
     if over_steps:
         written["history.csv"] = tables.history_table(over_steps)
     if patching:
         written["patching.csv"] = tables.patching_table(patching.result)
     contents = {name: table.to_csv(index=False).encode() for name, table in written.items()}
-    decisive = [row for row in rows["deciders"] if row["step"] == loaded.step]
-    page = page_of(of_loaded, [*snapshots.values()], losses, decisive)
+    snapshots, losses = zip(*((each.snapshot, each.loss) for each in steps.values()), strict=True)
+    page = page_of(reading, snapshots, losses, at_end.rows["deciders"])
     contents["attention.html"] = page.encode()
     if event_file:
-        blobs = {step: snapshot.blobs() for step, snapshot in snapshots.items()}
+        blobs = {step: each.snapshot.blobs() for step, each in steps.items()}
         # TensorBoard sorts event files by the seconds in their names.
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
-    drawn = pictures_of(of_loaded, heads, patching, over_steps, reads[loaded.step])
+    drawn = pictures_of(reading, at_end.heads, patching, over_steps, at_end.reads)
     write_files(folder, content, contents, track(drawn))
-    return heads, shown
+    return at_end.heads, shown
+
+
+@dataclass(frozen=True)
+class ReportStep:
+    """What a report says of one training step: `heads`, the `snapshot` and the `loss` for the text
+    of attention.html, what each head `reads`, and the `rows` of tables, by their names."""
+
+    heads: HeadsAtStep
+    snapshot: Snapshot
+    loss: float | None
+    reads: dict[str, Why]
+    rows: dict[str, list[dict[str, Any]]]
+
+
+def measure_step(
+    report: ReportInput,
+    model: TrainedModel,
+    reading: Reading,
+    heads: HeadsAtStep,
+    shown: int,
+    expected: int,
+) -> ReportStep:
+    """What a report says of one training step, besides its `heads`. attention.html has the first
+    `shown` tokens of the text. Deciders are those of the token `expected` after them."""
+    rows: dict[str, list[dict[str, Any]]] = {"deciders": [], "examples": [], "reads": []}
+    snapshot = reading.snapshot(heads.record, shown, more_metrics=heads.changes)
+    if report.source == VALIDATION:
+        found = find_examples(model.model, report.windows, model.tokenizer)
+        elsewhere = shown_examples(found, report.windows, report.source)
+        snapshot = snapshot.with_json("examples", elsewhere)
+        rows["examples"] = [*example_rows(found)]
+    of_page = model.read(report.tokens[:shown])
+    rows["deciders"] = of_page.deciders(token=expected).to_dict("records")
+    reads: dict[str, Why] = {}
+    for head in heads.record.heads:
+        with suppress(UserError):  # its scores are not a sum over pairs, or do not differ
+            reads[head] = why = of_page.why(head)
+            rows["reads"] += [{"head": head, **row} for row in why.rows()[:READ]]
+    return ReportStep(heads, snapshot, reading.loss(shown), reads, rows)
 
 
 def write_files(
