@@ -42,7 +42,7 @@ MODULES = {
     "nn": "GPT SingleHead MultiHead MultiQuery GroupedQuery MultiHeadAttention StackedHeads "
     "AdditiveAttention scaled_dot_product Position NoPosition Learned Sinusoidal Rotary Alibi "
     "Relative HeadBias Index Normalized Digits LayerNorm RMSNorm NoNorm Gelu GeluTanh ReluSquared "
-    "FeedForward SwiGLU no_feed_forward",
+    "FeedForward SwiGLU no_feed_forward Block ParallelBlock",
     "data.tokenizer": "Tokenizer bpe byte char gpt2",
     "data.corpus": "Corpus Document Sotu TinyShakespeare",
     "data.own_files": "TextFiles",

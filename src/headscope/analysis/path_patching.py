@@ -72,10 +72,10 @@ def patch_paths(
 def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change: Tensor) -> Tensor:
     """The input (N, T, C) of layer `late` when `change` is added to the output of the attention of
     layer `early`, and all attention in between keeps its outputs."""
-    x = clean.residual[early] + change
+    x = clean.residual[early]
     for layer in range(early, late):
-        x = x + clean.attended[layer]
-        x = model.blocks[layer].feed(x)
+        attended = clean.attended[layer]
+        x = model.blocks[layer].add_branches(x, attended + change if layer == early else attended)
     return x
 
 

@@ -58,14 +58,18 @@ class Group(NamedTuple):
 SIZES = ("embed_dim", "block_size", "heads", "head_dim")
 OF_ATTENTION = (*SIZES, "kv_heads", "dropout", "qkv_bias", "out_bias")
 OF_NETWORK = ("embed_dim", "ff_dim", "activation", "bias")
+OF_BLOCK = ("attention", "feed_forward", "norm", "dropout")
 OF_OPTIMIZER = ("model", "params")
 
 GROUPS = {
     "model": Group("headscope.GPT", ("vocab_size", "end_of_text"), later=False),
-    "model/attention": Group("headscope.MultiHeadAttention", OF_ATTENTION, ("causal", "out_dim")),
+    "model/attention": Group(
+        "headscope.MultiHeadAttention", OF_ATTENTION, ("causal", "out_dim", "window")
+    ),
     "model/position": Group("headscope.Position", SIZES),
     "model/norm": Group("torch.nn.Module", ("bias",), (), ("bias",), first=("embed_dim",)),
     "model/activation": Group("torch.nn.Module"),
+    "model/block": Group("headscope.Block", OF_BLOCK),
     "model/feed_forward": Group("torch.nn.Module", OF_NETWORK, (), OF_NETWORK[1:]),
     "tokenizer": Group("headscope.Tokenizer", first=("texts",)),
     "data": Group("headscope.Corpus", later=False),

@@ -9,6 +9,7 @@ from headscope.nn.attention_variants import (
     StackedHeads,
     scaled_dot_product,
 )
+from headscope.nn.block import Block, ParallelBlock
 from headscope.nn.cache import Cache, Past, cache_bytes_per_token
 from headscope.nn.dot_product import HeadOutputs
 from headscope.nn.feed_forward import (
@@ -34,7 +35,7 @@ from headscope.nn.position.base import NoPosition, Position
 from headscope.nn.position.biases import Alibi, HeadBias, Relative
 from headscope.nn.position.rotary import Rotary
 
-__all__ = ["GPT", "Cache", "Past", "cache_bytes_per_token"]
+__all__ = ["GPT", "Block", "Cache", "ParallelBlock", "Past", "cache_bytes_per_token"]
 __all__ += ["HeadOutputs", "MultiHead", "MultiHeadAttention", "scaled_dot_product"]
 __all__ += ["AdditiveAttention", "GroupedQuery", "MultiQuery", "SingleHead", "StackedHeads"]
 __all__ += ["mask_from_documents", "mask_from_padding", "mask_per_sequence"]

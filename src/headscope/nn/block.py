@@ -44,14 +44,29 @@ class Block(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         attended = self.attention(self.attention_norm(x), position=position, past=past, mask=mask)
-        return self.feed(x + self.dropout(attended))
+        return self.add_branches(x, self.dropout(attended))
 
-    def feed(self, x: Tensor) -> Tensor:
-        """The second branch: x plus the output of the feed-forward network, if there is one."""
-        return x if self.feed_forward is None else x + self.fed(x)
+    def add_branches(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The output of the block: its input x, the output of the branch with the attention, and
+        that of the feed-forward network, if there is one."""
+        both = x + attended
+        return both if self.feed_forward is None else both + self.fed(x, attended)
 
-    def fed(self, x: Tensor) -> Tensor:
-        """What the feed-forward network adds to x. It is zero if there is no network."""
+    def fed(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The output of the branch with the feed-forward network. Zero if there is no network."""
         if self.feed_forward is None:
             return torch.zeros_like(x)
-        return self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        read = self.feed_forward_norm(self.network_input(x, attended))
+        return self.dropout(self.feed_forward(read))
+
+    def network_input(self, x: Tensor, attended: Tensor) -> Tensor:
+        """What the norm of the feed-forward network reads."""
+        return x + attended
+
+
+class ParallelBlock(Block):
+    """Both branches read the input: x + attention(norm(x)) + feed_forward(norm(x)), with a norm for
+    each of them (GPT-J, Wang 2021; GPT-NeoX, Black 2022)."""
+
+    def network_input(self, x: Tensor, attended: Tensor) -> Tensor:
+        return x

@@ -29,13 +29,16 @@ from headscope.nn.precision import padded_linear, upcast_to_float32
 class GPT(nn.Module):
     """Embeds tokens, adds positions, applies `layers` blocks and a norm, and computes the logits.
 
-    Five arguments are classes, or functions that create modules: `attention` and `feed_forward` for
-    each block, `activation` for each feed-forward network, `norm` for each norm, and `position`.
+    Six arguments are classes, or functions that create modules: `block`, `attention` and
+    `feed_forward` for each block, `activation` for each feed-forward network, `norm` for each norm,
+    and `position`.
 
     - `heads`, `kv_heads` and `head_dim` go to the attention, `ff_dim` to the feed-forward network.
     - `bias` adds biases to norms, feed-forward layers and output projections, `qkv_bias` to the
       projections to queries, keys and values.
     - `dropout` applies to attention weights, residual branches and embeddings.
+    - `windows`: in each layer, how many keys a query sees, its own and those just before it, or 0
+      for all. More layers begin again with the first: (0, 256) are every second layer (GPT-Neo).
     - `tied_head` uses the same matrix for the embedding and the output head (Press 2017).
     - `scale_embedding` multiplies embeddings by C / 2, and initializes them with std 2 / C. Their
       values are then about 1, as those of fixed position encodings (Vaswani 2017, 3.4, multiplies
@@ -67,6 +70,7 @@ class GPT(nn.Module):
         head_dim: int | None = None,
         ff_dim: int | None = None,
         dropout: float = 0.0,
+        windows: tuple[int, ...] | None = None,
         bias: bool = False,
         qkv_bias: bool = False,
         tied_head: bool = True,
@@ -81,6 +85,7 @@ class GPT(nn.Module):
         norm: Callable[..., nn.Module] = LayerNorm,
         activation: Callable[[], nn.Module] = Gelu,
         feed_forward: Callable[..., nn.Module | None] = FeedForward,
+        block: Callable[..., Block] = Block,
     ) -> None:
         super().__init__()
         check_positive(vocab_size=vocab_size, layers=layers, logit_cap=logit_cap)
@@ -91,9 +96,14 @@ class GPT(nn.Module):
         sizes = {"embed_dim": embed_dim, "block_size": block_size}
         widths = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
         options = {"qkv_bias": qkv_bias, "out_bias": bias, "dropout": dropout}
-        attentions = [attention(**sizes, **widths, **options) for _ in range(layers)]
+        windows = tuple(windows or (0,))
+        each_window = [windows[layer % len(windows)] for layer in range(layers)]
+        attentions = [
+            attention(**sizes, **widths, **options, **({"window": window} if window else {}))
+            for window in each_window
+        ]
         make_norm = partial(norm, embed_dim, bias=bias)
-        make_block = partial(Block, norm=make_norm, dropout=dropout)
+        make_block = partial(block, norm=make_norm, dropout=dropout)
         make_network = partial(feed_forward, ff_dim=ff_dim, activation=activation, bias=bias)
         self.vocab_size, self.block_size, self.ngrams = vocab_size, block_size, ngrams
         self.embedding_scale = embed_dim / 2 if scale_embedding else 1.0
