@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -44,6 +45,15 @@ def machine_memory() -> float:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return math.inf
+
+
+def available_memory() -> float:
+    """The memory in bytes that programs can still get, or all of it where it is not reported."""
+    with suppress(OSError):  # not Linux
+        found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+        if found:
+            return 1024 * int(found[1])
+    return machine_memory()
 
 
 def keep_freed_memory() -> None:

@@ -7,6 +7,7 @@ Shapes: C embed_dim, H heads, K kv heads, D head_dim, V vocab_size.
 """
 
 from collections.abc import Iterable
+from copy import deepcopy
 from inspect import Parameter
 from typing import Any, ClassVar
 
@@ -108,6 +109,9 @@ class HuggingFaceClass:
         fits = {
             "position": name_of(config.position) == self.position,
             "norm": name_of(config.norm) == self.norm,
+            "block": name_of(config.block) == "Block",
+            "windows": config.windows is None,
+            "position.share": getattr(config.position, "share", 1.0) == 1.0,
             "feed_forward": name_of(config.feed_forward) == self.feed_forward,
             "activation": names or self.feed_forward == "SwiGLU",
             "kv_heads": layer.kv_heads == layer.heads or "kv_heads" in self.keys,
@@ -150,6 +154,7 @@ class HuggingFaceClass:
             base = values.pop("base")  # transformers 5 has it in `rope_parameters`
             rope = getattr(config, "rope_parameters", None) or {}
             position["base"] = rope.get("rope_theta", 10000.0 if base is None else base)
+            position["float32_angles"] = True
         if self.norm == "RMSNorm":
             norm["gain"] = self.has("norm.weight", names)
         return parse_part(
@@ -163,15 +168,40 @@ class HuggingFaceClass:
                 "norm": norm,
                 "activation": part(self.activations[activation]),
                 "feed_forward": part(self.feed_forward),
+                "block": part("Block"),
+                "windows": self.read_windows(config),
                 **values,
             },
             "model",
             composed=False,
         )
 
+    def read_windows(self, config: Any) -> list[int] | None:
+        """The window of each layer, or 0 for all keys. None if no layer has one."""
+        window = getattr(config, "sliding_window", None) or 0
+        layers = getattr(config, self.keys["layers"])
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
+        windows = [window if kind == "sliding_attention" else 0 for kind in kinds]
+        return windows if any(windows) else None
+
+    def shortened(self, config: Any) -> Any:
+        """`config` with few layers, one of each kind, and few tokens: the same architecture."""
+        small = deepcopy(config)
+        lists = [name for name in ("layer_types", "attention_layers") if hasattr(config, name)]
+        kinds = getattr(config, lists[0]) if lists else ["the only kind"]
+        chosen = [*dict.fromkeys(kinds)]
+        chosen *= 2 // len(chosen) or 1
+        for name in lists:
+            setattr(small, name, chosen)
+        setattr(small, self.keys["layers"], len(chosen))
+        small.vocab_size = min(config.vocab_size, 1000)
+        small.pad_token_id = None  # it may be one of the others
+        return small
+
     def build(self, config: Any) -> Any:
-        """The model of transformers with this configuration or these entries of config.json, and
-        with arbitrary weights. Raises Unfit if transformers refuses them, or lacks this class."""
+        """The model of transformers with this configuration or these entries of config.json, with
+        arbitrary weights of the default dtype. Raises Unfit if transformers refuses them, or lacks
+        this class."""
         import transformers
 
         try:
@@ -179,8 +209,9 @@ class HuggingFaceClass:
             if isinstance(config, dict):
                 config = made.config_class(**config)
             with WithoutInitialization():
-                options = {"attn_implementation": "eager", "dtype": torch.float32}
-                return made._from_config(config, **options).eval()
+                dtype = torch.get_default_dtype()
+                options = {"attn_implementation": "eager", "dtype": dtype}
+                return made._from_config(config, **options).to(dtype).eval()
         except Exception as error:  # for example sizes that do not fit together
             raise Unfit(f"transformers cannot build it: {first_line(error)[:200]}") from error
 
@@ -237,7 +268,8 @@ class HuggingFaceClass:
 
     @torch.no_grad()
     def copy_to_ours(self, theirs: Any, gpt: GPT) -> None:
-        """Copies the weights of `theirs` to `gpt`. Raises Unfit if a name or a shape differs."""
+        """Puts the weights of `theirs` into `gpt`, without copying those that need no change. Raises
+        Unfit if a name or a shape differs."""
         rest = self.parameters(theirs, gpt.block_size)
         for ours, parameter in gpt.named_parameters():
             names = self.counterpart(ours)
@@ -246,11 +278,12 @@ class HuggingFaceClass:
                 continue
             if missing := [each for each in names if each not in rest]:
                 raise Unfit(f"it has no parameter {missing[0]!r}")
-            weight = torch.cat([rest.pop(each) for each in names])
+            pieces = [rest.pop(each) for each in names]
+            weight = torch.cat(pieces) if len(pieces) > 1 else pieces[0].detach()
             weight = self.arrange(ours, weight, gpt, to_ours=True)
             if weight.shape != parameter.shape:
                 raise Unfit(f"its {names[0]!r} has the shape {tuple(weight.shape)}")
-            parameter.copy_(weight)
+            parameter.data = weight.contiguous()
         if rest:
             raise Unfit(f"headscope has no parameter like {min(rest)!r}")
 

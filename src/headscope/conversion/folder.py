@@ -1,22 +1,40 @@
 """Opens a model in a Hugging Face folder, proves that ours is the same, and runs no code in it."""
 
+import hashlib
+import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from headscope import __version__
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
-from headscope.conversion.proof import LONGEST, compare, logits, probe, random_model
+from headscope.conversion.proof import (
+    LONGEST,
+    NotEqual,
+    compare,
+    in_float64,
+    logits,
+    probe,
+    random_model,
+)
 from headscope.conversion.settings import SAFE, transformers_for, unread
 from headscope.conversion.tokenizer_files import read_tokenizer
 from headscope.errors import UserError, first_line, short
 from headscope.files import parse_json
+from headscope.machine import available_memory
 from headscope.nn import GPT
+from headscope.terminal import note
 from headscope.trained import TrainedModel
+from headscope.trained.checkpoint import build_model
 from headscope.trained.checkpoint.file import is_finite
+from headscope.trained.checkpoint.loading import WithoutInitialization
+from headscope.trained.records import cache_folder
 
 HUB_FILES = [
     *("config.json", "generation_config.json", "model*.safetensors", "model*.index.json"),
@@ -62,16 +80,25 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
 
         config = AutoConfig.from_pretrained(folder, **SAFE)
     try:
-        gpt, model = proven_architecture(folder, theirs, config, block_size)
+        model = our_config(theirs, config, block_size)
+        gpt = empty_model(model, config.vocab_size)
         tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
-        load_weights(folder, theirs, config, gpt, tokenizer.end_of_text)
+        check_memory(gpt)
+        loaded = load_weights(folder, theirs, config, gpt)
+        opened = imported(folder, gpt, model, tokenizer, name=folder.absolute().name)
+        proof_of_these = proof_file(raw, opened)
+        if not proof_of_these.exists():
+            note(f"Comparing {folder} with transformers, once for these files")
+            prove_architecture(folder, theirs, config, model)
+            prove_weights(folder, gpt, loaded, tokenizer.end_of_text)
+            keep(proof_of_these)
+        return opened
     except Unfit as error:
         problem = f"{folder}: headscope cannot express this {theirs.name}: {error}"
         entries = unread(config, raw, theirs.keys.values())
         raise UserError(f"{problem}; config.json has {entries}" if entries else problem) from None
     except UserError as error:
         raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
-    return imported(folder, gpt, model, tokenizer, name=folder.absolute().name)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -107,35 +134,42 @@ def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
     raise UserError(f"{problem}{code}; it reads {', '.join(each.model_type for each in CLASSES)}")
 
 
-def proven_architecture(
-    folder: Path, theirs: HuggingFaceClass, config: Any, block_size: int | None
-) -> tuple[GPT, Part]:
-    """Our model with the sizes and settings of theirs, and random weights. Raises NotEqual unless
-    both compute the same function with these weights."""
-    drawn = theirs.build(config)
-    model = theirs.read(config, set(theirs.parameters(drawn)))
+def our_config(theirs: HuggingFaceClass, config: Any, block_size: int | None) -> Part:
+    """Our model with the sizes and settings of theirs. Its context is `block_size`, by default
+    theirs, but at most `LONGEST` if the position encoding has no table."""
+    small = theirs.build(theirs.shortened(config))
+    model = theirs.read(config, set(theirs.parameters(small)))
     check_block_size(block_size, model.block_size)
     if block_size or name_of(model.position) != "Learned":
         model.block_size = block_size or min(model.block_size, LONGEST)
-    gpt = random_model(model, drawn.get_input_embeddings().weight.size(0))
-    theirs.fill(drawn, gpt, dict(gpt.named_parameters()))
-    theirs.copy_to_ours(drawn, gpt)  # some parameters of ours cannot have any value
-    prove(folder, gpt, drawn, None)
-    return gpt, model
+    return model
 
 
-def load_weights(
-    folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT, end_of_text: int | None
-) -> None:
-    """Copies the weights in the folder to `gpt`. Raises UserError if they are not complete or not
-    finite, and NotEqual unless both models give the same logits."""
+def empty_model(model: Part, vocab_size: int) -> GPT:
+    """Our model, whose weights use no memory until they are written."""
+    with WithoutInitialization():
+        return build_model(model, vocab_size=vocab_size).eval()
+
+
+def check_memory(gpt: GPT) -> None:
+    """Raises UserError if the weights do not fit in the memory that is left."""
+    size, left = sum(weight.nbytes for weight in gpt.parameters()), available_memory()
+    if 1.5 * size + 0.5e9 > left:
+        needs = f"its weights have {size / 1e9:,.1f} GB in float32"
+        raise UserError(f"{needs}, and {left / 1e9:,.1f} GB of memory are left: end other programs")
+
+
+def load_weights(folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT) -> Any:
+    """Puts the weights in the folder into `gpt`. Returns the model of transformers. Raises UserError
+    if the weights are not complete or not finite."""
     import transformers
 
     with transformers_for(folder):
         loaded, problems = getattr(transformers, theirs.name).from_pretrained(
             folder,
             config=config,
-            use_safetensors=True,
+            use_safetensors=any(folder.glob("*.safetensors")),
+            weights_only=True,  # of pytorch_model.bin: runs no code
             dtype=torch.float32,
             attn_implementation="eager",  # config.json may name code to download
             output_loading_info=True,
@@ -150,12 +184,50 @@ def load_weights(
     for name, weight in gpt.named_parameters():
         if not is_finite(weight):
             raise UserError(f"the weights have values that are NaN or infinite, in our {name}")
-    prove(folder, gpt, loaded.eval(), end_of_text)
+    return loaded.eval()
 
 
-def prove(folder: Path, gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
-    """Raises NotEqual unless both models give the same logits over the whole context."""
-    tokens, positions = probe(gpt.vocab_size, gpt.block_size, end_of_text)
+def proof_file(raw: Any, opened: TrainedModel) -> Path:
+    """The file in the cache folder that exists if this model was proven: with these entries of
+    config.json, weights and context, and with these versions of the programs."""
+    import transformers
+
+    versions = [__version__, transformers.__version__, torch.__version__]
+    about = json.dumps([raw, opened.digest, opened.model.block_size, versions], sort_keys=True)
+    return cache_folder("proofs", hashlib.sha256(about.encode()).hexdigest()[:32])
+
+
+def keep(proof: Path) -> None:
+    with suppress(OSError):  # the cache folder cannot be written
+        proof.parent.mkdir(parents=True, exist_ok=True)
+        proof.touch()
+
+
+def prove_architecture(folder: Path, theirs: HuggingFaceClass, config: Any, model: Part) -> None:
+    """Raises NotEqual unless both compute the same function over the whole context: in float64,
+    with random weights, and with one layer of each kind."""
+    small = theirs.shortened(config)
+    with in_float64():
+        drawn = theirs.build(small)
+        short = theirs.read(small, set(theirs.parameters(drawn)))
+        short.block_size = model.block_size
+        gpt = random_model(short, small.vocab_size)
+        theirs.fill(drawn, gpt, dict(gpt.named_parameters()))
+        theirs.copy_to_ours(drawn, gpt)  # some parameters of ours cannot have any value
+        prove(folder, gpt, drawn, *probe(gpt.vocab_size, gpt.block_size, None))
+
+
+def prove_weights(folder: Path, gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
+    """Raises NotEqual unless both models give the same logits in float32, up to rounding."""
+    try:
+        prove(folder, gpt, theirs, *probe(gpt.vocab_size, min(gpt.block_size, 256), end_of_text))
+    except NotEqual as error:
+        because = "both are the same function in float64: rounding, or wrong weights"
+        raise NotEqual(f"{error}; {because}") from None
+
+
+def prove(folder: Path, gpt: GPT, theirs: Any, tokens: Tensor, positions: Tensor) -> None:
+    """Raises NotEqual unless both models give the same logits."""
     with transformers_for(folder):
         expected = logits(theirs, tokens, positions)
     compare(logits(gpt, tokens, positions), expected)

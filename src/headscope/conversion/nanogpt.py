@@ -59,6 +59,7 @@ class NanoGPT(GPT2):
             "norm": part("LayerNorm"),
             "activation": part("Gelu"),
             "feed_forward": part("FeedForward"),
+            "block": part("Block"),
         }
         return parse_part(keys, "model", composed=False)
 

@@ -1,6 +1,9 @@
 """Proves that two models compute the same function: their logits on random tokens are equal. Finds
 the class of another tool that computes the function of a model of ours.
 
+The architecture is proven in float64, with random weights and large scores, where only rounding to
+16 digits is left. Real weights are proven in float32, in which the models compute.
+
 Some models of ours compute the same function as a simpler model with other weights, so more classes
 of other tools can express them: see `standard_form`.
 
@@ -9,11 +12,13 @@ Shapes: T tokens, P compared positions, V vocab_size, C embed_dim, H heads, K kv
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from headscope.config.parts import Part, defaults_in_conf
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of, unusual
@@ -30,9 +35,43 @@ DOT_PRODUCT = ("SingleHead", "MultiHead", "MultiQuery", "GroupedQuery", "Stacked
 LONGEST = 2048
 """The longest context of a model without a table of positions: memory grows with its square."""
 
+SCORES = 10.0
+"""The deviation of the scores of a random model. Real models have such scores: with small ones, a
+wrong angle would hardly change the logits."""
+
+ARCHITECTURE, WEIGHTS = 1e-8, 1e-4
+"""How much logits may differ in float64 and in float32, as a share of the largest logit, or of 10
+in float32 and of 1 in float64 if all are smaller."""
+
 
 class NotEqual(Unfit):
     """Two models do not compute the same function."""
+
+
+class _Float64(TorchFunctionMode):
+    """Lets a model of transformers compute in float64 also where it casts to float32: in norms, in
+    the softmax, and queries and keys in GPT-Neo."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        def wider(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        func = Tensor.double if func is Tensor.float else func
+        options = {name: wider(value) for name, value in (kwargs or {}).items()}
+        return func(*map(wider, args), **options)
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Inside the `with` block, new models have weights in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor, Tensor]:
@@ -47,8 +86,9 @@ def probe(vocab_size: int, length: int, end_of_text: int | None) -> tuple[Tensor
 
 @torch.no_grad()
 def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) -> GPT:
-    """A model with random parameters, also gains and biases. Logits have a deviation of about 5,
-    and some values are 8 times as large as others, so a cap or a clip changes the logits."""
+    """A model with random parameters, also gains and biases. Scores have a deviation of about
+    SCORES, and logits of 5. Some values are 8 times as large as others, so a cap or a clip changes
+    the logits."""
     with WithoutInitialization():
         gpt = build_model(config, vocab_size=vocab_size, end_of_text=end_of_text).eval()
     generator = torch.Generator().manual_seed(0)
@@ -61,6 +101,15 @@ def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) 
             weight.normal_(std=size / math.sqrt(weight.size(1)), generator=generator)
         if name.endswith((".qkv.weight", ".value.weight")):
             weight[-gpt.attentions[0].head_dim :: 4] *= 8
+    for layer in gpt.attentions:
+        larger = math.sqrt(SCORES / layer.scale / math.sqrt(layer.head_dim))
+        if layer.qk_norm:
+            layer.q_norm.weight.mul_(larger)
+            layer.k_norm.weight.mul_(larger)
+        else:
+            queries, keys, _ = layer.projections()
+            queries.mul_(larger / 0.6)
+            keys.mul_(larger / 0.6)
     return gpt
 
 
@@ -71,7 +120,9 @@ def logits(model: Any, tokens: Tensor, positions: Tensor) -> Tensor:
         hidden = model.hidden(tokens.to(model.device))
         return model.unembed(hidden[:, positions.to(model.device)])[0].cpu()
     options = {"use_cache": False, "return_dict": True, "logits_to_keep": positions}
-    return model(tokens, **options).logits[0]
+    double = torch.get_default_dtype() is torch.float64
+    with _Float64() if double else nullcontext():
+        return model(tokens, **options).logits[0]
 
 
 def compare(ours: Tensor, theirs: Tensor) -> float:
@@ -87,9 +138,11 @@ def compare(ours: Tensor, theirs: Tensor) -> float:
 
 
 def tolerance(ours: Tensor) -> float:
-    """The largest difference that logits may have. If the largest logit is above 10, the difference
-    may be larger in proportion, because float32 has seven digits."""
-    return 1e-4 * max(1.0, ours.abs().max().item() / 10)
+    """The largest difference that logits may have."""
+    largest = ours.abs().max().item()
+    if ours.dtype is torch.float64:
+        return ARCHITECTURE * max(1.0, largest)
+    return WEIGHTS * max(1.0, largest / 10)
 
 
 def find_class(
@@ -100,15 +153,18 @@ def find_class(
     require_nothing_held(gpt)
     if name_of(config.attention) not in DOT_PRODUCT:
         return None
-    drawn = random_model(config, gpt.vocab_size, gpt.end_of_text)
-    tokens, positions = probe(gpt.vocab_size, gpt.block_size, gpt.end_of_text or 0)
-    ours = logits(drawn, tokens, positions)
-    for each in classes:
-        try:
-            compare(ours, logits(converted(each, drawn, config)[1], tokens, positions))
-        except Unfit:
-            continue
-        return each
+    if name_of(config.position) == "Rotary":  # the same function, up to rounding
+        config = Part(config, position=Part(config.position, float32_angles=True))
+    with in_float64():
+        drawn = random_model(config, gpt.vocab_size, gpt.end_of_text)
+        tokens, positions = probe(gpt.vocab_size, gpt.block_size, gpt.end_of_text or 0)
+        ours = logits(drawn, tokens, positions)
+        for each in classes:
+            try:
+                compare(ours, logits(converted(each, drawn, config)[1], tokens, positions))
+            except Unfit:
+                continue
+            return each
     return None
 
 

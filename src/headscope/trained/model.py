@@ -217,7 +217,7 @@ class TrainedModel:
         """Where the record of this model is kept, if it has no run or was measured on `text`."""
         sizes = json.dumps(self.config.kept()["model"]).encode()
         measured = zlib.crc32(sizes + (text.tokens.tobytes() if text else b""))
-        return cache_folder(f"{self.digest}-{measured:08x}")
+        return cache_folder("heads", f"{self.digest}-{measured:08x}")
 
     def text_to_measure(self) -> tuple[np.ndarray, str]:
         """The tokens of the validation split, or those of the speeches, and which of them."""

@@ -82,10 +82,10 @@ class HeadRecorder:
         return self.measure(model, digest=digest, step=step, track=track)
 
 
-def cache_folder(name: str) -> Path:
-    """Where the record of a model without a run is kept."""
+def cache_folder(kind: str, name: str) -> Path:
+    """Where what is measured of a model without a run is kept: its `heads`, or `proofs`."""
     cache = os.environ.get("HEADSCOPE_CACHE", "~/.cache/headscope")
-    return Path(cache).expanduser() / "heads" / name
+    return Path(cache).expanduser() / kind / name
 
 
 def add_records(folder: Path, records: Iterable[HeadRecord]) -> None:
