@@ -26,12 +26,22 @@ LLAMA = {
 MPT = {"d_model": 24, "n_layers": 2, "n_heads": 3, "max_seq_len": 12}
 SMALL: dict[str, dict[str, Any]] = {
     "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12},
-    "GPTNeoXForCausalLM": {**LLAMA, "use_parallel_residual": False, "rotary_pct": 1.0},
+    "GPTNeoXForCausalLM": {**LLAMA, "num_attention_heads": 2},
     "MptForCausalLM": MPT,
     "LlamaForCausalLM": LLAMA,
     "ArceeForCausalLM": LLAMA,
+    "MistralForCausalLM": {**LLAMA, "num_key_value_heads": 2, "head_dim": 6, "sliding_window": 5},
+    "Qwen2ForCausalLM": {**LLAMA, "num_key_value_heads": 2},
     "Qwen3ForCausalLM": {**LLAMA, "head_dim": 8, "num_key_value_heads": 4},
     "NanoChatForCausalLM": LLAMA,
+    "GPTNeoForCausalLM": {
+        "hidden_size": 16,
+        "num_layers": 3,
+        "num_heads": 4,
+        "max_position_embeddings": 12,
+        "attention_types": [[["global", "local", "local"], 1]],
+        "window_size": 4,
+    },
 }
 """A small configuration of each class."""
 

@@ -1,6 +1,8 @@
 """The laws of the classes of transformers: a class that is found computes the same logits for other
 weights too, in both directions. The matrix in docs/ecosystem.md says the same."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from composing import training_config
@@ -10,7 +12,7 @@ from foreign_models import transformers
 from benchmarks.pages import CHANGES, PARTS
 from headscope.cli.conf import choices_of
 from headscope.conversion.classes import CLASSES
-from headscope.conversion.folder import proven_architecture
+from headscope.conversion.folder import empty_model, our_config, prove_architecture
 from headscope.conversion.proof import converted, find_class
 from headscope.trained.checkpoint import build_model
 
@@ -47,7 +49,9 @@ def test_logits_both_ways(name, chosen):
     if entries.get("mlp_bias") is False and entries["attention_bias"]:
         return  # ours has no output projection with a bias in a model without other biases
     config = transformers.AutoConfig.for_model(**entries)
-    again, _ = proven_architecture("here", theirs, config, None)
+    read = our_config(theirs, config, None)
+    prove_architecture(Path("here"), theirs, config, read)
+    again = empty_model(read, VOCABULARY)
     theirs.copy_to_ours(model, again)
     torch.testing.assert_close(again(tokens), expected, atol=1e-4, rtol=0)
 

@@ -20,7 +20,8 @@ from headscope.errors import UserError
 
 GPT2, NEOX, MPT = "GPT2LMHeadModel", "GPTNeoXForCausalLM", "MptForCausalLM"
 LLAMA, ARCEE, QWEN3 = "LlamaForCausalLM", "ArceeForCausalLM", "Qwen3ForCausalLM"
-NANOCHAT = "NanoChatForCausalLM"
+NANOCHAT, MISTRAL, QWEN2 = "NanoChatForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
+NEO = "GPTNeoForCausalLM"
 GROUPED = {"num_key_value_heads": 2}
 BIASES = {"attention_bias": True, "mlp_bias": True}
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
@@ -32,7 +33,12 @@ MODELS: Cases = [
     *((name, {"tie_word_embeddings": tied}) for name in SMALL for tied in (True, False)),
     (GPT2, {"activation_function": "gelu", "n_inner": 40}),
     (GPT2, {"activation_function": "relu2", "n_embd": 24}),
-    (NEOX, {"hidden_act": "gelu_new", "num_attention_heads": 2}),
+    (NEOX, {"hidden_act": "gelu_new", "num_attention_heads": 4, "rotary_pct": 0.5}),
+    (NEOX, {"use_parallel_residual": False, "rotary_pct": 1.0}),
+    (NEO, {"intermediate_size": 40, "activation_function": "gelu", "num_heads": 2}),
+    (MISTRAL, {"sliding_window": None, "head_dim": 4}),
+    (MISTRAL, {"sliding_window": 12, "rope_theta": 1e5}),
+    (QWEN2, {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
     (MPT, {"n_heads": 5, "d_model": 20, "attn_config": {"softmax_scale": 0.3}}),
     (LLAMA, GROUPED | {"head_dim": 6, "rope_theta": 300.0, "rms_norm_eps": 0.01}),
     (LLAMA, BIASES | {"num_key_value_heads": 1}),
@@ -48,6 +54,12 @@ EQUAL: Cases = [
     (MPT, {"attn_config": {"alibi_bias_max": 4}, "expansion_ratio": 2}),
     (GPT2, {"scale_attn_weights": False, "layer_norm_epsilon": 0.5, "n_head": 4}),
     (NEOX, {"rope_parameters": None, "rotary_emb_base": 700, "rotary_pct": 1.0}),
+    (NEOX, {"use_parallel_residual": False}),
+    (NEOX, {"rotary_pct": 0.5, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}}),
+    (QWEN3, {**WINDOW, "sliding_window": 11}),
+    (NEO, {"window_size": 7, "attention_types": [[["global", "local"], 1]]}),
+    (NEO, {"attention_layers": ["local", "global", "global"]}),
+    (LLAMA, {"model_type": "mistral", "sliding_window": 3}),
     (LLAMA, {"rope_parameters": None, "rope_theta": 700.0}),
     (LLAMA, {"sliding_window": 3, "attention_sinks": True, "attn_logit_softcapping": 5.0}),
     (NANOCHAT, {"final_logit_softcapping": None}),
@@ -57,14 +69,11 @@ EQUAL: Cases = [
 REFUSED: Cases = [
     # positions: scaled, or on a part of a head
     (LLAMA, {"rope_parameters": LINEAR, "rope_scaling": LINEAR}),
-    (NEOX, {"rotary_pct": 0.5, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}}),
-    # windows
-    (QWEN3, {**WINDOW, "sliding_window": 11}),
+    (NEOX, {"rope_parameters": LINEAR, "rope_scaling": LINEAR}),
     # the scale of scores, caps and clips
     (GPT2, {"scale_attn_by_inverse_layer_idx": True}),
     (MPT, {"attn_config": {"clip_qkv": 2.0, "softmax_scale": 0.5}}),
     # the structure of a block
-    (NEOX, {"use_parallel_residual": True}),
     (NEOX, {"attention_bias": False}),
     (GPT2, {"add_cross_attention": True}),
     *((LLAMA, {key: True}) for key in BIASES),
@@ -80,7 +89,6 @@ REFUSED: Cases = [
     # other files, other types of weights, other code
     (GPT2, {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}),
     (GPT2, {"transformers_weights": "other.safetensors"}),
-    (LLAMA, {"model_type": "mistral", "sliding_window": 3}),
 ]
 """Changes of config.json after which headscope is not the same function, or the file is wrong."""
 
@@ -128,8 +136,9 @@ def test_it_computes_the_same_or_is_refused(name, settings, changes, expected, t
 
 
 def test_the_message_names_what_was_not_read(tmp_path):
-    write_folder(tmp_path, foreign_model(NEOX, use_parallel_residual=True))
-    with refused("this GPTNeoXForCausalLM: logits differ", "use_parallel_residual=true"):
+    write_folder(tmp_path, foreign_model(LLAMA))
+    edit(tmp_path / "config.json", rope_parameters=LINEAR, rope_scaling=LINEAR)
+    with refused("this LlamaForCausalLM: logits differ", "rope_"):
         load_folder(tmp_path)
     # The feed-forward networks have biases, and the output projections have none.
     write_folder(tmp_path, foreign_model(NEOX, attention_bias=False))
@@ -153,8 +162,9 @@ def test_what_the_weights_of_the_folder_cannot_show_is_refused(tmp_path):
     write_folder(tmp_path / "window", foreign_model(QWEN3, max_position_embeddings=4096))
     edit(tmp_path / "window" / "config.json", **WINDOW, sliding_window=2100)
     assert load_folder(tmp_path / "window").model.block_size == 2048  # masks need the square of it
-    with refused("logits differ", "sliding_window=2100"):
-        load_folder(tmp_path / "window", block_size=2200)
+    assert load_folder(tmp_path / "window").config.model.windows is None
+    loaded = load_folder(tmp_path / "window", block_size=2200)
+    assert loaded.config.model.windows == [2100, 2100]
 
 
 # --- the files ---
@@ -220,7 +230,7 @@ def test_code_in_the_folder_is_not_run(folder):
     edit(folder / "config.json", **dict.fromkeys(names, "nobody/kernels"))  # would be downloaded
     load_folder(folder)
     (folder / WEIGHTS).unlink()
-    for name, word in (("pytorch_model.bin", "safetensors"), (WEIGHTS, "SafetensorError")):
+    for name, word in (("pytorch_model.bin", "Weights only"), (WEIGHTS, "SafetensorError")):
         (folder / name).write_bytes(pickle.dumps(Attack()))
         with refused(folder, word):
             load_folder(folder)

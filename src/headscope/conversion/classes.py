@@ -96,6 +96,10 @@ class HuggingFaceClass:
     dropouts: tuple[str, ...] = ("attention_dropout",)
     fixed: ClassVar[dict[str, Any]] = {}
     """Entries of config.json that are the same for every model of ours."""
+    free: tuple[str, ...] = ()
+    """The keys of ours that most classes do not have, but this one does: see `entries`."""
+    windowed = False
+    """Whether layers may have windows."""
     names: dict[str, str]
     """Maps our layers to theirs. The names of layers in a block follow `block`. Queries, keys and
     values may be three layers, separated by commas."""
@@ -118,8 +122,8 @@ class HuggingFaceClass:
             "norm.eps": not self.qk_norm or getattr(gpt.norm, "eps", 0) == HEAD_NORM_EPS,
             **{key: key not in unusual(config) for key in EXTRAS},
         }
-        if not all(fits.values()):
-            raise Unfit(", ".join(name for name in fits if not fits[name]))
+        if unfit := [name for name in fits if not fits[name] and name not in self.free]:
+            raise Unfit(", ".join(unfit))
         values = sizes(gpt, config)
         values["activation"] = "silu" if self.feed_forward == "SwiGLU" else names[0]
         return {
@@ -178,11 +182,11 @@ class HuggingFaceClass:
 
     def read_windows(self, config: Any) -> list[int] | None:
         """The window of each layer, or 0 for all keys. None if no layer has one."""
-        window = getattr(config, "sliding_window", None) or 0
+        if not self.windowed or not config.sliding_window:
+            return None
         layers = getattr(config, self.keys["layers"])
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
-        windows = [window if kind == "sliding_attention" else 0 for kind in kinds]
-        return windows if any(windows) else None
+        return [config.sliding_window * (kind == "sliding_attention") for kind in kinds]
 
     def shortened(self, config: Any) -> Any:
         """`config` with few layers, one of each kind, and few tokens: the same architecture."""
@@ -268,8 +272,8 @@ class HuggingFaceClass:
 
     @torch.no_grad()
     def copy_to_ours(self, theirs: Any, gpt: GPT) -> None:
-        """Puts the weights of `theirs` into `gpt`, without copying those that need no change. Raises
-        Unfit if a name or a shape differs."""
+        """Puts the weights of `theirs` into `gpt`, and copies only those that change. Raises Unfit
+        if a name or a shape differs."""
         rest = self.parameters(theirs, gpt.block_size)
         for ours, parameter in gpt.named_parameters():
             names = self.counterpart(ours)
@@ -321,7 +325,8 @@ class GPTNeoX(HuggingFaceClass):
     name, model_type = "GPTNeoXForCausalLM", "gpt_neox"
     keys = HuggingFaceClass.keys | table("eps=layer_norm_eps base=rotary_emb_base")
     dropouts = ("attention_dropout", "hidden_dropout")
-    fixed: ClassVar = {"rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": True}
+    fixed: ClassVar = {"attention_bias": True}
+    free = ("block", "position.share")
     block = "gpt_neox.layers.{}."
     names = table(
         "embedding=gpt_neox.embed_in norm=gpt_neox.final_layer_norm head=embed_out "
@@ -330,12 +335,54 @@ class GPTNeoX(HuggingFaceClass):
         "feed_forward.up_proj=mlp.dense_h_to_4h feed_forward.down_proj=mlp.dense_4h_to_h"
     )
 
+    def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
+        parallel = name_of(config.block) == "ParallelBlock"
+        entries = super().entries(gpt, config) | {"use_parallel_residual": parallel}
+        return entries | {"rotary_pct": config.position.share}
+
+    def read(self, config: Any, names: set[str]) -> Part:
+        model = super().read(config, names)
+        rope = getattr(config, "rope_parameters", None) or {}  # of transformers 5
+        share = rope.get("partial_rotary_factor")
+        model.position.share = config.rotary_pct if share is None else share
+        if config.use_parallel_residual:
+            model.block = Part(part("ParallelBlock"))
+        return model
+
     def arrange(self, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
         if "qkv" not in ours:
             return weight
         heads = gpt.attentions[0].heads
         axes = (heads, 3, -1) if to_ours else (3, heads, -1)
         return weight.unflatten(0, axes).transpose(0, 1).flatten(0, 2)
+
+
+class GPTNeo(HuggingFaceClass):
+    """Learned positions, unscaled scores, and windows in every second layer. It can only be
+    imported: other classes express what is left without windows."""
+
+    name, model_type, position = "GPTNeoForCausalLM", "gpt_neo", "Learned"
+    keys = table(
+        "block_size=max_position_embeddings embed_dim=hidden_size layers=num_layers "
+        "heads=num_heads ff_dim=intermediate_size activation=activation_function "
+        "eps=layer_norm_epsilon"
+    )
+    block = "transformer.h.{}."
+    names = table(
+        "embedding=transformer.wte position.table=transformer.wpe norm=transformer.ln_f "
+        "head=lm_head attention_norm=ln_1 "
+        "attention.qkv=attn.attention.q_proj,attn.attention.k_proj,attn.attention.v_proj "
+        "attention.out_proj=attn.attention.out_proj feed_forward_norm=ln_2 "
+        "feed_forward.up_proj=mlp.c_fc feed_forward.down_proj=mlp.c_proj"
+    )
+
+    def read(self, config: Any, names: set[str]) -> Part:
+        model = super().read(config, names)
+        model.attention.scale = 1.0
+        return model
+
+    def read_windows(self, config: Any) -> list[int]:
+        return [config.window_size * (kind == "local") for kind in config.attention_layers]
 
 
 class Mpt(HuggingFaceClass):
@@ -392,9 +439,29 @@ class Arcee(Llama):
     name, model_type, feed_forward = "ArceeForCausalLM", "arcee", "FeedForward"
 
 
-class Qwen3(Llama):
-    """Llama with normalized queries and keys."""
+class Mistral(Llama):
+    """Llama with the same window in all layers."""
 
+    name, model_type, free = "MistralForCausalLM", "mistral", ("windows",)
+    windowed = True
+
+    def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
+        windows = {layer.window for layer in gpt.attentions}
+        if len(windows) > 1 or config.bias or config.qkv_bias:
+            raise Unfit("windows" if len(windows) > 1 else "bias")
+        return super().entries(gpt, config) | {"sliding_window": windows.pop()}
+
+
+class Qwen2(Llama):
+    """Llama with biases of queries, keys and values only, and perhaps windows in some layers."""
+
+    name, model_type, windowed = "Qwen2ForCausalLM", "qwen2", True
+
+
+class Qwen3(Llama):
+    """Llama with normalized queries and keys, and perhaps windows in some layers."""
+
+    windowed = True
     name, model_type, qk_norm = "Qwen3ForCausalLM", "qwen3", True
     names = Llama.names | table(
         "attention.q_norm=self_attn.q_norm attention.k_norm=self_attn.k_norm"
@@ -411,6 +478,7 @@ class NanoChat(Qwen3):
     """
 
     name, model_type, feed_forward = "NanoChatForCausalLM", "nanochat", "FeedForward"
+    windowed = False
     names = table(
         "embedding=model.embed_tokens head=lm_head "
         "attention.qkv=self_attn.q_proj,self_attn.k_proj,self_attn.v_proj "
@@ -438,4 +506,5 @@ class NanoChat(Qwen3):
         return torch.cat([rotated.flip(1), values]).flatten(0, 2)
 
 
-CLASSES = (GPT2(), GPTNeoX(), Mpt(), Llama(), Arcee(), Qwen3(), NanoChat())
+CLASSES: tuple[HuggingFaceClass, ...] = (GPT2(), GPTNeoX(), Mpt(), Llama(), Arcee(), Mistral())
+CLASSES += (Qwen2(), Qwen3(), NanoChat(), GPTNeo())

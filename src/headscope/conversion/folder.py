@@ -46,6 +46,15 @@ NO_WEIGHTS = re.compile(r"attn\.(masked_)?bias$|attention\.(masked_)?bias$|inv_f
 """The names of tensors in old folders that are not weights: causal masks and constants."""
 
 
+MISSING = {
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "norms with the gain 1 + weight"),
+    **dict.fromkeys(("olmo2", "olmo3"), "norms of what the branches of a block add"),
+    **dict.fromkeys(("phi", "phi3"), "such blocks: one norm for both branches, or fused matrices"),
+    "smollm3": "layers without positions among those with rotary ones",
+}
+"""The part of some classes that headscope lacks."""
+
+
 def folder_of(source: str) -> Path:
     """The local folder of the model `source`. The files of a model on the hub are downloaded to the
     hub's cache. Raises UserError if there is no such folder, or if the download fails."""
@@ -123,12 +132,15 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
     """The class of the model with this config.json. Raises UserError if it is not in `CLASSES`."""
-    kind = raw.get("model_type")
+    kind = str(raw.get("model_type"))
     for each in CLASSES:
         if each.model_type == kind:
             return each
     if kind == "headscope":
         raise UserError(f"{folder} is an export of headscope: use the checkpoint it came from")
+    if kind in MISSING:
+        problem = f"{folder}: headscope cannot read {kind}: it has no {MISSING[kind]}"
+        raise UserError(f"{problem}; it reads {', '.join(each.model_type for each in CLASSES)}")
     code = "; the code in the folder is not run" if "auto_map" in raw else ""
     problem = f"{folder}: config.json has model_type={short(kind)}, which headscope cannot read"
     raise UserError(f"{problem}{code}; it reads {', '.join(each.model_type for each in CLASSES)}")
@@ -142,6 +154,8 @@ def our_config(theirs: HuggingFaceClass, config: Any, block_size: int | None) ->
     check_block_size(block_size, model.block_size)
     if block_size or name_of(model.position) != "Learned":
         model.block_size = block_size or min(model.block_size, LONGEST)
+    if not any(0 < window < model.block_size for window in model.windows or ()):
+        model.windows = None
     return model
 
 
@@ -160,8 +174,8 @@ def check_memory(gpt: GPT) -> None:
 
 
 def load_weights(folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT) -> Any:
-    """Puts the weights in the folder into `gpt`. Returns the model of transformers. Raises UserError
-    if the weights are not complete or not finite."""
+    """Puts the weights in the folder into `gpt`. Returns the model of transformers. Raises
+    UserError if the weights are not complete or not finite."""
     import transformers
 
     with transformers_for(folder):

@@ -58,9 +58,9 @@ class _Float64(TorchFunctionMode):
         def wider(value: Any) -> Any:
             return torch.float64 if value is torch.float32 else value
 
-        func = Tensor.double if func is Tensor.float else func
+        function: Any = Tensor.double if func is Tensor.float else func
         options = {name: wider(value) for name, value in (kwargs or {}).items()}
-        return func(*map(wider, args), **options)
+        return function(*map(wider, args), **options)
 
 
 @contextmanager
@@ -91,7 +91,8 @@ def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) 
     the logits."""
     with WithoutInitialization():
         gpt = build_model(config, vocab_size=vocab_size, end_of_text=end_of_text).eval()
-    generator = torch.Generator().manual_seed(0)
+    generator, layer = torch.Generator().manual_seed(0), gpt.attentions[0]
+    larger = math.sqrt(SCORES / layer.scale / math.sqrt(layer.head_dim))
     for name, weight in gpt.named_parameters():
         if weight.dim() < 2:
             middle = 0.0 if name.endswith("bias") else 1.0
@@ -100,16 +101,11 @@ def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) 
             size = 5.0 if weight is gpt.head.weight else 0.6
             weight.normal_(std=size / math.sqrt(weight.size(1)), generator=generator)
         if name.endswith((".qkv.weight", ".value.weight")):
-            weight[-gpt.attentions[0].head_dim :: 4] *= 8
-    for layer in gpt.attentions:
-        larger = math.sqrt(SCORES / layer.scale / math.sqrt(layer.head_dim))
-        if layer.qk_norm:
-            layer.q_norm.weight.mul_(larger)
-            layer.k_norm.weight.mul_(larger)
-        else:
-            queries, keys, _ = layer.projections()
-            queries.mul_(larger / 0.6)
-            keys.mul_(larger / 0.6)
+            weight[-layer.head_dim :: 4] *= 8
+        if layer.qk_norm and name.endswith(("q_norm.weight", "k_norm.weight")):
+            weight.mul_(larger)
+        elif not layer.qk_norm and name.endswith((".qkv.weight", ".query.weight", ".key.weight")):
+            weight[: (layer.heads + layer.kv_heads) * layer.head_dim].mul_(larger / 0.6)
     return gpt
 
 

@@ -28,8 +28,8 @@ class Rotary(Position):
     Angles are computed in float64. With `float32_angles`, frequencies and angles are rounded to
     float32, as in transformers: at position 2,000, angles differ by about 0.0001.
 
-    Parameters: none. Raises UserError when R is odd or 0, when `share` is above 1, or when `base` is
-    not positive or not finite.
+    Parameters: none. Raises UserError when R is odd or 0, when `share` is above 1, or when `base`
+    is not positive or not finite.
     """
 
     cos: Tensor
