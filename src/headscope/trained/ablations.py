@@ -83,17 +83,12 @@ def measure_ablation(
         raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
     metrics: dict[str, Tensor] = {}
     if gradients:
-        estimated = gradient_importance(model, inputs, targets, replace_by=replace_by)
-        loss = estimated["loss"]
-        metrics["gradient_importance"] = estimated["importance"]
-        metrics["loss_change_estimate"] = estimated["nats_per_token"]
+        metrics |= gradient_importance(model, inputs, targets, replace_by=replace_by)
     if removes:
-        ablated = ablate_heads(model, inputs, targets, replace_by=replace_by)
-        loss, nats = ablated["loss"], ablated["nats_per_token"]
-        metrics["loss_change"] = nats
-        metrics["loss_change_error"] = ablated["standard_error"]
+        metrics |= ablate_heads(model, inputs, targets, replace_by=replace_by)
         bytes_per_token = text.byte_lengths[counted].mean() * text.text_per_token_byte
-        metrics["bits_per_byte_change"] = nats / math.log(2) / bytes_per_token
+        metrics["bits_per_byte_change"] = metrics["loss_change"] / math.log(2) / bytes_per_token
+    loss = metrics.pop("loss")
     check_finite(loss)
     special = np.flatnonzero(text.byte_lengths == 0).tolist()  # not in the random texts
     if removes and can_measure_repeats(model, special):
