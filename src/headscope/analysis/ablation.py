@@ -219,11 +219,7 @@ def without_parts(
     by layer, the probability of `token` after `position`, with and without each part.
 
     `direct_effects` has the share of this effect that no later layer passes on."""
-    mask = model.document_mask(tokens)
-
-    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
-        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
-        return block(x, model.position, mask=masks)
+    mask = model.document_mask(tokens)  # (1, 1, T, T): the same for all parts
 
     def probabilities(x: Tensor) -> list[float]:
         logits = model.unembed(x[:, position : position + 1])[:, 0]
@@ -239,13 +235,14 @@ def without_parts(
         parts = [f"L{layer}H{head}" for head in heads.tolist()]
         with evaluating(model):
             with replaced_heads(block.attention, heads, new[:, None]):
-                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+                x = forward_pass.residual[layer].expand(len(heads), -1, -1)
+                x = block(x, model.position, mask=mask)
             if block.feed_forward is not None:
                 parts.append(f"L{layer} feed-forward")
                 attended = forward_pass.residual[layer] + forward_pass.attended[layer]
                 x = torch.cat([x, attended + new_fed])  # (P, T, C)
             for later in model.blocks[layer + 1 :]:
-                x = run(later, x)
+                x = later(x, model.position, mask=mask)
         yield [
             {"part": part, "probability": probability, "without": without}
             for part, without in zip(parts, probabilities(x), strict=True)
