@@ -63,19 +63,17 @@ def measure_ablation(
     replace_by: By = "zero",
     *,
     windows: int = ABLATION_WINDOWS,
-    length: int | None = None,
     removes: bool = True,
     gradients: bool = False,
 ) -> AblationResult:
     """Measure the effect of removing each head on `windows` windows of the validation text, with
-    `length` predicted tokens each, by default `block_size`. `replace_by` says what replaces the
-    output of a removed head.
+    `block_size` predicted tokens each. `replace_by` says what replaces the output of a removed
+    head.
 
     `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which is
     faster. Raises UserError if no token of the windows counts, or if the loss is not finite.
     """
-    length = length or model.block_size
-    chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
+    chosen = spread_windows(text.tokens, windows=windows, length=model.block_size + 1)
     inputs = chosen[:, :-1]
     targets = counted_targets(inputs, chosen[:, 1:], text.answers)
     counted = targets[targets != IGNORED].numpy()

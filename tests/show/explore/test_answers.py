@@ -466,7 +466,7 @@ def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path, size):
         lambda: ask(explorer, "patch", text="abc", other="abc"),
         lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
         lambda: evaluate(loaded.model, text, batch_size=1),
-        lambda: measure_ablation(loaded.model, text, "zero", windows=1, length=3),
+        lambda: measure_ablation(loaded.model, text, "zero", windows=1),
         lambda: loaded.read("abc").predictions(),
     ]
     writes = [
