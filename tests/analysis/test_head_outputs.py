@@ -91,13 +91,13 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(pair, 
             induction = RepeatProbe(model, excluded=[10], texts=6).metrics(model)["induction"]
         induction[layer, head] = -1
         expected = {
-            "nats_per_token": change.mean(),
-            "standard_error": change.std() / len(INPUTS) ** 0.5,
+            "loss_change": change.mean(),
+            "loss_change_error": change.std() / len(INPUTS) ** 0.5,
             "induction": induction.max(),
         }
         of_head = {name: values[layer, head] for name, values in found.items()}
         torch.testing.assert_close(of_head, expected, rtol=1e-3, atol=5e-6)
-    assert found["nats_per_token"].abs().min() > 1e-5
+    assert found["loss_change"].abs().min() > 1e-5
 
 
 @torch.no_grad()
@@ -114,7 +114,7 @@ def test_a_loss_that_counts_some_tokens_is_their_mean_over_all_texts(replace_by)
     for layer, head in product(range(2), range(4)):
         with replaced(model, layer, head, replace_by):
             change = (losses(model, SOME) - whole).sum(dim=1)
-        value, error = found["nats_per_token"][layer, head], found["standard_error"][layer, head]
+        value, error = (found[name][layer, head] for name in ("loss_change", "loss_change_error"))
         torch.testing.assert_close(value, change.sum() / count, rtol=1e-4, atol=1e-5)
         drawn = change[texts].sum(dim=1) / COUNTED.sum(dim=1)[texts].sum(dim=1)
         torch.testing.assert_close(error, drawn.std(), rtol=0.3, atol=0)
@@ -139,9 +139,10 @@ def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair, re
         loss = losses(model).mean(dim=-1)
     [gradients] = torch.autograd.grad(loss.sum(), factors)  # (L, N, T, H, 1)
     found = gradient_importance(model, INPUTS, TARGETS, replace_by=replace_by)
-    expected = {"loss": loss.mean(), "nats_per_token": -gradients.sum(dim=(2, 4)).mean(dim=1)}
+    expected = {"loss": loss.mean()}
+    expected["loss_change_estimate"] = -gradients.sum(dim=(2, 4)).mean(dim=1)
     if replace_by == "zero":
-        expected["importance"] = gradients.abs().sum(dim=(2, 4)).mean(dim=1)
+        expected["gradient_importance"] = gradients.abs().sum(dim=(2, 4)).mean(dim=1)
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=1e-3, atol=5e-6)
 

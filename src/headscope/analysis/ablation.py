@@ -77,9 +77,9 @@ def ablate_heads(
     Returns a dictionary:
 
     - `loss` (): the mean loss with all heads, in nats per counted token.
-    - `nats_per_token` (L, H): the loss without each head minus the loss with all heads. A positive
-      value means that the head lowers the loss.
-    - `standard_error` (L, H): that of `nats_per_token` over the N texts. NaN for a single text.
+    - `loss_change` (L, H): the loss without each head minus the loss with all heads, in nats per
+      token. A positive value means that the head lowers the loss.
+    - `loss_change_error` (L, H): its standard error over the N texts. NaN for a single text.
 
     For every head that is removed, each text is copied.
     """
@@ -109,7 +109,7 @@ def ablate_heads(
     # The standard error of a ratio: a text with more counted tokens also has a larger sum.
     rest = change - mean[..., None] * (counted / counted.mean() - 1)
     error = rest.std(dim=-1) / change.size(-1) ** 0.5
-    return {"loss": losses.mean(), "nats_per_token": mean, "standard_error": error}
+    return {"loss": losses.mean(), "loss_change": mean, "loss_change_error": error}
 
 
 def gradient_importance(
@@ -121,12 +121,12 @@ def gradient_importance(
     Returns a dictionary:
 
     - `loss` (): the mean loss, in nats per counted token.
-    - `importance` (L, H): |A_h^T dL/dA_h|, summed over the tokens of a text, and averaged over the
-      texts. L is the loss of the text, as in `text_losses`. As in the code of Michel 2019, the
-      absolute value is taken for each token, so tokens with opposite signs do not cancel out.
-    - `nats_per_token` (L, H): the first-order estimate of the loss without the head minus the loss
-      with it. It is the sum of (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the
-      texts, where R_h is what replaces the output of the head. Above 0, the head lowers the loss.
+    - `gradient_importance` (L, H): |A_h^T dL/dA_h|, summed over the tokens of a text, and averaged
+      over the texts. L is the loss of the text, as in `text_losses`. As in the code of Michel 2019,
+      the absolute value is taken for each token, so tokens with opposite signs do not cancel out.
+    - `loss_change_estimate` (L, H): the first-order estimate of `loss_change`. It is the sum of
+      (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the texts, where R_h is what
+      replaces the output of the head. Above 0, the head lowers the loss.
     """
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
     per_text = counted_per_text(targets).mean()
@@ -150,8 +150,8 @@ def gradient_importance(
     count = len(inputs)
     return {
         "loss": torch.tensor(loss / count),
-        "importance": importance / count,
-        "nats_per_token": change / count,
+        "gradient_importance": importance / count,
+        "loss_change_estimate": change / count,
     }
 
 
@@ -219,11 +219,7 @@ def without_parts(
     by layer, the probability of `token` after `position`, with and without each part.
 
     `direct_effects` has the share of this effect that no later layer passes on."""
-    mask = model.document_mask(tokens)
-
-    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
-        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
-        return block(x, model.position, mask=masks)
+    mask = model.document_mask(tokens)  # (1, 1, T, T): the same for all parts
 
     def probabilities(x: Tensor) -> list[float]:
         logits = model.unembed(x[:, position : position + 1])[:, 0]
@@ -239,13 +235,14 @@ def without_parts(
         parts = [f"L{layer}H{head}" for head in heads.tolist()]
         with evaluating(model):
             with replaced_heads(block.attention, heads, new[:, None]):
-                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+                x = forward_pass.residual[layer].expand(len(heads), -1, -1)
+                x = block(x, model.position, mask=mask)
             if block.feed_forward is not None:
                 parts.append(f"L{layer} feed-forward")
                 attended = forward_pass.residual[layer] + forward_pass.attended[layer]
                 x = torch.cat([x, attended + new_fed])  # (P, T, C)
             for later in model.blocks[layer + 1 :]:
-                x = run(later, x)
+                x = later(x, model.position, mask=mask)
         yield [
             {"part": part, "probability": probability, "without": without}
             for part, without in zip(parts, probabilities(x), strict=True)

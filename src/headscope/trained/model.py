@@ -47,10 +47,10 @@ from headscope.trained.generation.generate import generate_text, generate_tokens
 from headscope.trained.records import (
     SPEECHES,
     VALIDATION,
-    HeadRecorder,
     add_records,
     cache_folder,
     digest_of_checksums,
+    head_recorder,
     record_in,
     settings_in,
 )
@@ -205,9 +205,9 @@ class TrainedModel:
         options = {**settings_in(self.path.parent, self.model), "own": metrics}
         if windows or used != VALIDATION:
             options["windows"] = windows
-        recorder = HeadRecorder(self.model, self.tokenizer, tokens, used, **options)
+        recorder = head_recorder(self.model, self.tokenizer, tokens, used, **options)
         whole = self.rebuilt()  # without what is switched off now
-        record = recorder.record(whole, digest=self.digest, step=self.known_step, track=track)
+        record = recorder(whole, digest=self.digest, step=self.known_step, track=track)
         if not (metrics or windows):
             with suppress(UserError, OSError):  # the folder cannot be written
                 add_records(folder, [record])
