@@ -82,7 +82,7 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(pair, 
     model = gpt(**variant(pair), document_mask=True, end_of_text=10)
     whole = losses(model).mean(dim=-1)
     means = mean_outputs(model, INPUTS) if replace_by == "mean" else None
-    found = ablate_heads(model, INPUTS, TARGETS, replace_by=replace_by)
+    found = ablate_heads(model, INPUTS, TARGETS, means=means)
     found["induction"] = other_induction(model, means=means, excluded=[10], texts=6)
     torch.testing.assert_close(found.pop("loss"), whole.mean(), rtol=1e-5, atol=1e-6)
     for layer, head in ((0, 0), (1, model.attentions[1].heads - 1)):
@@ -106,8 +106,9 @@ def test_a_loss_that_counts_some_tokens_is_their_mean_over_all_texts(replace_by)
     """Texts with more of them weigh more. The standard error is that of drawing other texts."""
     model, count = gpt(), COUNTED.sum()
     whole = losses(model, SOME)
-    found = ablate_heads(model, INPUTS, SOME, replace_by=replace_by)
-    estimated = gradient_importance(model, INPUTS, SOME, replace_by=replace_by)
+    means = mean_outputs(model, INPUTS) if replace_by == "mean" else None
+    found = ablate_heads(model, INPUTS, SOME, means=means)
+    estimated = gradient_importance(model, INPUTS, SOME, means=means)
     for loss in (found["loss"], estimated["loss"]):
         torch.testing.assert_close(loss, whole.sum() / count)
     texts = torch.randint(7, (4000, 7), generator=torch.Generator().manual_seed(3))  # bootstrap
@@ -138,7 +139,8 @@ def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair, re
             stack.enter_context(outputs_changed(model, layer, change))
         loss = losses(model).mean(dim=-1)
     [gradients] = torch.autograd.grad(loss.sum(), factors)  # (L, N, T, H, 1)
-    found = gradient_importance(model, INPUTS, TARGETS, replace_by=replace_by)
+    means = mean_outputs(model, INPUTS) if replace_by == "mean" else None
+    found = gradient_importance(model, INPUTS, TARGETS, means=means)
     expected = {"loss": loss.mean()}
     expected["loss_change_estimate"] = -gradients.sum(dim=(2, 4)).mean(dim=1)
     if replace_by == "zero":
@@ -184,8 +186,10 @@ def test_in_an_induction_circuit_the_two_heads_of_the_circuit_are_needed_and_eac
 @pytest.mark.parametrize(
     "measure",
     [
-        lambda model: ablate_heads(model, INPUTS, TARGETS, replace_by="mean"),
-        lambda model: gradient_importance(model, INPUTS, TARGETS, replace_by="mean"),
+        lambda model: ablate_heads(model, INPUTS, TARGETS, means=mean_outputs(model, INPUTS)),
+        lambda model: gradient_importance(
+            model, INPUTS, TARGETS, means=mean_outputs(model, INPUTS)
+        ),
         lambda model: vars(patch_heads(model, *INPUTS[:2], METRIC)),
     ],
 )

@@ -68,11 +68,11 @@ def halved_heads(model: GPT, heads: Iterable[Head]) -> Iterator[None]:
 
 @torch.no_grad()
 def ablate_heads(
-    model: GPT, inputs: Tensor, targets: Tensor, *, replace_by: By = "zero"
+    model: GPT, inputs: Tensor, targets: Tensor, *, means: Sequence[Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Measure how much the loss on inputs (N, T) changes when one head is removed. `targets` (N, T)
     are the tokens to predict, or IGNORED where they do not count. To remove a head, its output is
-    replaced by zero, or by its mean over all tokens of the inputs.
+    replaced by zero or, if given, by `means` (H, D) of its layer (see `mean_outputs`).
 
     Returns a dictionary:
 
@@ -84,7 +84,8 @@ def ablate_heads(
     For every head that is removed, each text is copied.
     """
     heads, counted = model.attentions[0].heads, counted_per_text(targets)
-    means = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)  # (H, D) or (H, 1)
+    zeros = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)
+    new = [mean[None] for mean in means or zeros]  # (1, H, D) or (1, H, 1), the same at all tokens
 
     def losses_of(batch: Tensor) -> tuple[Tensor, Tensor]:
         """The `text_losses` with all heads (N,), and without each of them (L, H, N)."""
@@ -95,12 +96,9 @@ def ablate_heads(
             return text_losses(model, x, repeated, counted.mean())
 
         tokens = inputs[batch].to(model.device)
-        new = [mean[None] for mean in means]  # the same at all tokens
         return measure_replacements(model, tokens, measure, new)
 
     with evaluating(model):
-        if replace_by == "mean":
-            means = mean_outputs(model, inputs)
         texts = max(1, largest_batch(model, inputs.size(1)) // heads)
         results = [losses_of(batch) for batch in torch.arange(len(inputs)).split(texts)]
     losses, without = (torch.cat(each, dim=-1).cpu() for each in zip(*results, strict=True))
@@ -113,7 +111,7 @@ def ablate_heads(
 
 
 def gradient_importance(
-    model: GPT, inputs: Tensor, targets: Tensor, *, replace_by: By = "zero"
+    model: GPT, inputs: Tensor, targets: Tensor, *, means: Sequence[Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Estimate how much the loss on inputs (N, T) depends on each head, with one forward and one
     backward pass. `ablate_heads`, with the same arguments, needs a forward pass per head.
@@ -130,10 +128,8 @@ def gradient_importance(
     """
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
     per_text = counted_per_text(targets).mean()
-    new = [model.embedding.weight.new_zeros(())] * len(model.attentions)  # (H, D) or () each
+    zeros = [model.embedding.weight.new_zeros(())] * len(model.attentions)
     with evaluating(model), torch.enable_grad():
-        if replace_by == "mean":
-            new = mean_outputs(model, inputs)
         batches = torch.arange(len(inputs)).split(largest_batch(model, inputs.size(1)))
         for batch in batches:
             captured = capture(model, inputs[batch].to(model.device), gradients=True)
@@ -141,7 +137,8 @@ def gradient_importance(
             losses = text_losses(model, captured.residual[-1], of_batch, per_text)
             # Each text affects only its own loss.
             gradients = torch.autograd.grad(losses.sum(), captured.outputs)  # (N, T, H, D) each
-            each = [*zip((a.detach() for a in captured.outputs), gradients, new, strict=True)]
+            outputs = (a.detach() for a in captured.outputs)
+            each = [*zip(outputs, gradients, means or zeros, strict=True)]
             sizes = [(a * g).sum(dim=-1).abs().sum(dim=(0, 1)) for a, g, _ in each]
             changes = [((r - a) * g).sum(dim=(0, 1, 3)) for a, g, r in each]
             loss += float(losses.detach().sum())
@@ -159,7 +156,7 @@ def gradient_importance(
 def other_induction(
     model: GPT,
     *,
-    means: list[Tensor] | None = None,
+    means: Sequence[Tensor] | None = None,
     excluded: Sequence[int] = (),
     texts: int = TEXTS,
 ) -> Tensor:
@@ -199,9 +196,10 @@ def counted_per_text(targets: Tensor) -> Tensor:
 def mean_outputs(model: GPT, inputs: Tensor) -> list[Tensor]:
     """For each layer, the mean output of each head (H, D) over all tokens of the inputs (N, T)."""
     sums = [torch.zeros((), device=model.device) for _ in model.attentions]
-    for batch in inputs.split(largest_batch(model, inputs.size(1))):
-        outputs = head_outputs(model, batch.to(model.device))
-        sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
+    with evaluating(model):
+        for batch in inputs.split(largest_batch(model, inputs.size(1))):
+            outputs = head_outputs(model, batch.to(model.device))
+            sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
     return [total / inputs.numel() for total in sums]
 
 

@@ -79,17 +79,17 @@ def measure_ablation(
     counted = targets[targets != IGNORED].numpy()
     if not len(counted):
         raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
+    means = mean_outputs(model, inputs) if replace_by == "mean" else None
     metrics: dict[str, Tensor] = {}
     if gradients:
-        metrics |= gradient_importance(model, inputs, targets, replace_by=replace_by)
+        metrics |= gradient_importance(model, inputs, targets, means=means)
     if removes:
-        metrics |= ablate_heads(model, inputs, targets, replace_by=replace_by)
+        metrics |= ablate_heads(model, inputs, targets, means=means)
         bytes_per_token = text.byte_lengths[counted].mean() * text.text_per_token_byte
         metrics["bits_per_byte_change"] = metrics["loss_change"] / math.log(2) / bytes_per_token
     loss = metrics.pop("loss")
     check_finite(loss)
     special = np.flatnonzero(text.byte_lengths == 0).tolist()  # not in the random texts
     if removes and can_measure_repeats(model, special):
-        means = mean_outputs(model, inputs) if replace_by == "mean" else None
         metrics["other_induction"] = other_induction(model, means=means, excluded=special)
     return AblationResult(replace_by, len(inputs), float(loss), metrics)

@@ -104,10 +104,9 @@ class TrainedModel:
         """The tokens of a text, or token ids as they are. Raises UserError for unknown ones."""
         return self.tokenizer.tokens_of(text)
 
-    def targets(self, tokens: Tensor, *, begun: bool = True) -> Tensor:
-        """The tokens that follow in texts (B, T), (B, T - 1), for losses (see `counted_targets`).
-        Without `begun`, the beginning of the texts was cut off."""
-        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=begun)
+    def targets(self, tokens: Tensor) -> Tensor:
+        """The tokens that follow in texts (B, T), (B, T - 1), for losses: see `counted_targets`."""
+        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=True)
 
     @torch.no_grad()
     def logits(self, text: Text) -> Tensor:

@@ -212,9 +212,9 @@ def check_ablation(heads, loaded, about):
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, 5).astype(int)])
     inputs, targets = chosen[:, :-1], chosen[:, 1:]
-    removed = ablation.ablate_heads(loaded.model, inputs, targets, replace_by="mean")
-    estimate = ablation.gradient_importance(loaded.model, inputs, targets, replace_by="mean")
     means = ablation.mean_outputs(loaded.model, inputs)
+    removed = ablation.ablate_heads(loaded.model, inputs, targets, means=means)
+    estimate = ablation.gradient_importance(loaded.model, inputs, targets, means=means)
     excluded = [loaded.tokenizer.end_of_text]
     loss, change = float(removed.pop("loss")), removed["loss_change"].flatten()
     for name, values in {
