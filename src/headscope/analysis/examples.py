@@ -75,14 +75,15 @@ def find_examples(model: GPT, windows: Tensor, tokenizer: Tokenizer) -> list[lis
       middle one of each part, the largest weights first, shows what the head does ordinarily.
 
     A query that sees few keys has large weights for no other reason. So a query counts only if it
-    sees more than MAX_UNCOUNTED keys, or than a quarter of the most that any query sees.
+    sees more than MAX_UNCOUNTED keys, or than a quarter of the most that any query of the layer
+    sees.
     """
     windows = windows.to(model.device)
     mask = visible_in(model, windows)
-    seen = torch.arange(1, windows.size(1) + 1).expand(windows.shape)
-    seen = seen if mask is None else mask[:, 0].sum(dim=-1).cpu()
-    most = int(seen.max())
-    counted = seen > min(MAX_UNCOUNTED, math.ceil(most / 4), most - 1)
+    seen = torch.arange(1, windows.size(1) + 1).expand(len(model.attentions), *windows.shape)
+    seen = seen if mask is None else mask[:, :, 0].sum(dim=-1).cpu()  # (L, N, T)
+    most = seen.amax(dim=(1, 2), keepdim=True)
+    counted = seen > torch.minimum((most / 4).ceil(), most - 1).clamp(max=MAX_UNCOUNTED)
     found = [strongest_edges(model, batch) for batch in in_batches(model, windows)]
     edges = torch.cat(found, dim=4)
     every = [tokenizer.labels(tokens) for tokens in windows.tolist()]
@@ -96,7 +97,7 @@ def find_examples(model: GPT, windows: Tensor, tokenizer: Tokenizer) -> list[lis
 
     return [
         [
-            [example(layer, head, *chosen) for chosen in choose(of_head, counted)]
+            [example(layer, head, *chosen) for chosen in choose(of_head, counted[layer])]
             for head, of_head in enumerate(of_layer)
         ]
         for layer, of_layer in enumerate(edges)

@@ -55,7 +55,7 @@ def measure_heads(
     ones = torch.ones(length, length, device=model.device)
     sums: dict[str, Tensor] = {}
     uniform_sums: dict[str, Tensor] = {}
-    counts: dict[str, int] = {}  # of queries, for the metrics that depend on the tokens
+    counts: dict[str, Tensor] = {}  # of queries, for the metrics that depend on the tokens
     similarity, effects = torch.zeros(()), torch.zeros(())
     for batch in track(in_batches(model, windows)):
         captured = capture(model, batch)
@@ -64,14 +64,14 @@ def measure_heads(
         effects = effects + len(batch) * pushes.cpu()
         visible = visible_in(model, batch)
         targets = targets_in(batch, kinds)
-        even = uniform(ones, visible).expand(1, len(batch), 1, -1, -1)
+        even = uniform(ones, visible).expand(len(weights), len(batch), 1, -1, -1)
         for totals, maps in ((sums, weights), (uniform_sums, even)):
             for name, metric in {**METRICS, OFFSETS: offset_sums}.items():
                 totals[name] = totals.get(name, 0) + metric(maps, visible).sum(dim=1).cpu()
             for name, target in targets.items():
                 mass, count = mass_on(maps, target, visible)
                 totals[name] = totals.get(name, 0) + mass.cpu()
-                counts[name] = counts.get(name, 0) + int(count) * (totals is sums)
+                counts[name] = counts.get(name, 0) + count.cpu() * (totals is sums)
             for name, total in own_sums(own, maps.expand_as(weights), batch).items():
                 totals[name] = totals.get(name, 0) + total
         similarity = similarity + similarity_sum(weights, visible)
@@ -79,18 +79,24 @@ def measure_heads(
 
     def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
         number = len(windows)
-        averages = {name: x / max(1, counts.get(name, number)) for name, x in totals.items()}
+        averages = {
+            name: total / counts[name].clamp(min=1) if name in counts else total / number
+            for name, total in totals.items()
+        }
         return averages | best_offset(averages.pop(OFFSETS), length)
 
     metrics = means(sums)
-    uniform_metrics = {name: float(value.mean()) for name, value in means(uniform_sums).items()}
+    uniform_metrics = {
+        name: value.expand(len(weights), -1).mean(dim=1).tolist()
+        for name, value in means(uniform_sums).items()
+    }
     if repeats:
-        uniform_metrics |= repeats.uniform()
+        uniform_metrics |= {name: [x] * len(weights) for name, x in repeats.uniform().items()}
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
     metrics |= {name: metrics.pop(name) for name in own}  # the last ones in tables
-    unjudged = [name for name, count in counts.items() if count < MIN_QUERIES]
+    unjudged = [name for name, count in counts.items() if count.min() < MIN_QUERIES]
     return HeadRecord(
         metrics=metrics,
         uniform=uniform_metrics,
@@ -116,6 +122,8 @@ def head_similarity(model: GPT, windows: Tensor) -> Tensor:
 
 def similarity_sum(weights: Tensor, visible: Tensor | None) -> Tensor:
     """The similarity of each pair of heads by weights (L, N, H, T, T), summed over the texts."""
+    if visible is not None:
+        visible = visible.expand_as(weights).transpose(0, 1).flatten(1, 2)
     maps = weights.transpose(0, 1).flatten(1, 2)  # (N, L H, T, T)
     return cosine_similarity(maps, visible).sum(dim=0).cpu()
 
@@ -128,10 +136,17 @@ def in_batches(model: GPT, windows: Tensor) -> Sequence[Tensor]:
 
 
 def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
-    """The mask (N, 1, T, T) of the keys that each query sees in `tokens` (N, T), if the model keeps
-    attention within documents. Otherwise None: a query sees its own and all earlier tokens."""
-    mask = model.document_mask(tokens)
-    return None if mask is None else mask.tril()
+    """The mask (L, N, 1, T, T) of the keys that each query sees in `tokens` (N, T), if the model
+    keeps attention within documents or windows. Otherwise None: it sees all earlier tokens."""
+    mask, windows = model.document_mask(tokens), [layer.window for layer in model.attentions]
+    if mask is None and not any(windows):
+        return None
+    if mask is None:
+        mask = torch.ones(1, 1, *2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device)
+    seen = mask.tril().expand(len(tokens), -1, -1, -1)
+    if not any(windows):
+        return seen.expand(len(windows), *seen.shape)
+    return torch.stack([seen.triu(1 - (window or seen.size(-1))) for window in windows])
 
 
 def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe | None:

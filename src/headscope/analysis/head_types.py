@@ -8,7 +8,7 @@ The names are based on Voita 2019 (positional heads, rare tokens), Clark 2019 (p
 (distance). The thresholds are our own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -108,7 +108,7 @@ class HeadType:
 
 def head_types(
     metrics: Mapping[str, Tensor],
-    uniform: Mapping[str, float],
+    uniform: Mapping[str, Sequence[float]],
     *,
     thresholds: Thresholds | None = None,
     untrained: Tensor | float = 0.0,
@@ -117,9 +117,9 @@ def head_types(
 
     `metrics` contains the metrics of `head_metrics`. It may also contain the metrics of
     `RepeatProbe` and the metrics that `targets_in` lists. `uniform` contains the value of each
-    metric for uniform attention. `untrained`, a number or (L, H), is the `unevenness` of untrained
-    heads. A metric in NARROW or BROAD gives its name if its excess is at least its threshold. A
-    head gets the first of these names:
+    metric for uniform attention, in each layer. `untrained`, a number or (L, H), is the
+    `unevenness` of untrained heads. A metric in NARROW or BROAD gives its name if its excess is at
+    least its threshold. A head gets the first of these names:
 
     1. The name in NARROW with the largest ratio of excess to threshold. If `unevenness` is below
        `even`, only the metrics in SOME_QUERIES give a name.
@@ -133,15 +133,18 @@ def head_types(
     thresholds = thresholds or Thresholds()
     flat = {metric: values.flatten() for metric, values in metrics.items()}
     excesses = {
-        metric: excess(flat[metric], uniform[metric])
+        metric: excess(metrics[metric], uniform[metric])
         for metric in (*NARROW, *BROAD)
         if metric in flat and metric in uniform
     }
-    excesses["short_range"] = 1 - flat["distance"] / max(uniform["distance"], 1e-6)
+    distance = torch.tensor(uniform["distance"])[:, None].clamp(min=1e-6)  # (L, 1)
+    excesses["short_range"] = (1 - metrics["distance"] / distance).flatten()
     scores = flat | {"short_range": excesses["short_range"]}
     if "frequent" in flat:
         scores["rare"] = 1 - flat["frequent"]
-        excesses["rare"] = excess(scores["rare"], 1 - uniform["frequent"])
+        excesses["rare"] = excess(
+            1 - metrics["frequent"], [1 - each for each in uniform["frequent"]]
+        )
     ratios = {metric: value / getattr(thresholds, metric) for metric, value in excesses.items()}
     least = torch.as_tensor(untrained).expand_as(metrics["unevenness"]).flatten()
     return [
@@ -155,9 +158,11 @@ def head_types(
     ]
 
 
-def excess(metric: Tensor, uniform: Tensor | float) -> Tensor:
-    """Rescale a metric, so that 0 is its value for uniform attention and 1 is its maximum."""
-    return (metric - uniform) / max(1 - float(uniform), 1e-6)
+def excess(metric: Tensor, uniform: Sequence[float]) -> Tensor:
+    """Rescale a metric (L, H), so that 0 is its value for uniform attention and 1 is its maximum.
+    Returns (L H,)."""
+    even = torch.tensor(uniform, dtype=torch.float64)[:, None]
+    return ((metric - even.float()) / (1 - even).clamp(min=1e-6).float()).flatten()
 
 
 def _head_type(

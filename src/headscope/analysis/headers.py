@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-FORMAT = 5
+FORMAT = 6
 PLUGIN = "headscope"
 """The name of the TensorBoard plugin, which also marks its data in event files."""
 TAB = f"http://localhost:6006/#{PLUGIN}"
@@ -70,8 +70,8 @@ def read_header(data: bytes) -> dict[str, Any]:
             for name, values in _mapping(header, "metrics").items()
         },
         "uniform": {
-            name: _numbers([value], name, 1)[0]
-            for name, value in _mapping(header, "uniform").items()
+            name: _numbers(values, name, layers)
+            for name, values in _mapping(header, "uniform").items()
         },
         "descriptions": descriptions,
         "ends": {name: _numbers(pair, name, 2) for name, pair in _mapping(header, "ends").items()},

@@ -38,7 +38,8 @@ class HeadRecord:
     """What was measured of all heads of one model, and their names.
 
     - `metrics`: the metrics by name, each a tensor (L, H).
-    - `uniform`: the value of each metric of attention weights for uniform attention.
+    - `uniform`: the value of each metric of attention weights for uniform attention, per layer:
+      layers may have windows.
     - `diversity`: how much the heads differ (see `headscope.analysis.diversity`).
     - `windows`, `tokens`: the number and the length of the windows; `source`: their origin.
     - `unjudged`: metrics that give no name, because too few queries see such a token.
@@ -51,7 +52,7 @@ class HeadRecord:
     """
 
     metrics: dict[str, Tensor]
-    uniform: dict[str, Number]
+    uniform: dict[str, list[Number]]
     diversity: Number
     windows: Size
     tokens: Size
@@ -94,6 +95,11 @@ class HeadRecord:
         return [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
 
     @property
+    def uniform_of_all(self) -> dict[str, float]:
+        """The values of `uniform` that are the same in all layers."""
+        return {name: each[0] for name, each in self.uniform.items() if len({*each}) == 1}
+
+    @property
     def measured_tokens(self) -> int:
         return self.windows * self.tokens
 
@@ -120,7 +126,7 @@ class HeadRecord:
             "metrics": {
                 name: json_numbers(values.flatten().tolist()) for name, values in metrics.items()
             },
-            "uniform": {name: json_numbers([value])[0] for name, value in self.uniform.items()},
+            "uniform": {name: json_numbers(values) for name, values in self.uniform.items()},
             "ends": {name: json_numbers(limits) for name, limits in self.ends.items()},
             "descriptions": self.descriptions,
         }
@@ -165,7 +171,9 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
     texts = [*chain(*named), *record.descriptions.values()]
     shown = max(map(len, named)) <= MAX_METRICS and all(len(text) <= MAX_TEXT for text in texts)
     finite = not any(values.isinf().any() for values in metrics.values())
-    return record if shown and finite and metrics.keys() >= METRICS.keys() else None
+    layers = all(len(values) == shape[0] for values in record.uniform.values())
+    usable = shown and finite and layers and metrics.keys() >= METRICS.keys()
+    return record if usable else None
 
 
 def untrained_unevenness(layer: MultiHeadAttention) -> float:

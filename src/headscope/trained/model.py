@@ -293,7 +293,7 @@ class TrainedModel:
             raise UserError(f"metric={metric!r}: choose one of {names}")
 
         mask = visible_in(self.model, tokens)
-        visible = None if mask is None else mask[:, 0]
+        visible = None if mask is None else mask[receiver[0], :, 0]
 
         def measure(weights: Tensor, x: Tensor) -> float:
             if metric is None:

@@ -86,13 +86,15 @@ def tables_of(reading: Reading, heads: HeadsAtStep, shown: int) -> dict[str, Dat
     """The tables of pairs of heads, and of the first `shown` tokens of the text, by file names."""
     names, model = heads.record.heads, reading.model
     mask = visible_in(model, reading.tokens[None])
-    visible = visible_keys(reading.attention, None if mask is None else mask[0, 0])  # (T, T)
-    maps = reading.attention.flatten(0, 1)[:, :shown, :shown]
+    visible = visible_keys(reading.attention, None if mask is None else mask[:, 0])
+    visible = visible.expand_as(reading.attention)  # (L, H, T, T)
+    first = slice(None), slice(None, shown), slice(None, shown)
+    maps, seen = (each.flatten(0, 1)[first] for each in (reading.attention, visible))
     predicted = reading.predictions(reading.targets(shown))
     described = predicted, reading.labels[:shown], reading.tokenizer.label
     tables = {
         "similarity.csv": matrix_table(heads.similarity, names),
-        "jensen_shannon.csv": matrix_table(jensen_shannon(maps, visible[:shown, :shown]), names),
+        "jensen_shannon.csv": matrix_table(jensen_shannon(maps, seen), names),
         "largest_weights.csv": largest_weights(reading, visible),
         "lens.csv": lens_table(*described),
     }
@@ -112,7 +114,7 @@ def summary(
     texts |= dict.fromkeys(heads.changes, VALIDATION)
     others = dict.fromkeys([*REPEAT_METRICS, "other_induction"], "repeated random texts")
     others |= dict.fromkeys(WEIGHT_METRICS, "the weights of the model")
-    uniform = record.uniform
+    uniform = record.uniform_of_all
     loaded, page = report.loaded, "the text of attention.html"
     content = {
         "checkpoint": str(loaded.path),
@@ -165,7 +167,11 @@ def with_uniform(heads: HeadsAtStep) -> DataFrame:
     """The same with the number of tokens that were measured, and a column `uniform_<name>` per
     metric: its value for uniform attention."""
     record = heads.record
-    uniform = {f"uniform_{name}": value for name, value in record.uniform.items()}
+    heads_per_layer = len(record.heads) // len(record.untrained)
+    uniform = {
+        f"uniform_{name}": np.repeat(of_layers, heads_per_layer)
+        for name, of_layers in record.uniform.items()
+    }
     return head_table(heads).assign(measured_tokens=record.measured_tokens, **uniform)
 
 

@@ -204,7 +204,7 @@ def pictures_of(
     for layer, weights in enumerate(reading.attention):
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture
-    texts: Any = {"title": "Metrics of all heads", "marks": record.uniform}
+    texts: Any = {"title": "Metrics of all heads", "marks": record.uniform_of_all}
     yield "metrics", pictures.heatmaps_of(record.metrics, ends=record.ends, **texts)
     texts = {"title": "Similarity of heads", "label": "cosine similarity of two heads"}
     picture = pictures.similarity_matrix(heads.similarity, record.heads, **texts)

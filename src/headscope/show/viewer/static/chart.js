@@ -43,8 +43,9 @@ export function drawOtherLines(context, model, area) {
   const [low, high] = rangeOf(model);
   const y = heightIn(area, [low, high]);
   drawAxis(context, theme, area, y, [low, (low + high) / 2, high], (value) => String(Number(value.toPrecision(3))));
-  const uniform = own(history.steps.at(-1).uniform, metric);
-  if (uniform >= low && uniform <= high) drawAcross(context, area, y(uniform), theme.quiet, [1, 5]);
+  for (const uniform of new Set(own(history.steps.at(-1).uniform, metric))) { // one, unless layers have windows
+    if (uniform >= low && uniform <= high) drawAcross(context, area, y(uniform), theme.quiet, [1, 5]);
+  }
   const heads = headsOf(history);
   if (heads.length <= FEW) return;
   context.globalAlpha = 0.35;

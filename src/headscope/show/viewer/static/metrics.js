@@ -8,10 +8,17 @@ import { METRICS as TEXTS } from "./texts.js";
 
 const TELLING = 3; // metrics that are always shown
 
+/** The value of a metric for uniform attention, in the layer of a head. */
+const evenOf = ({ uniform, names }, metric, head) => {
+  const layers = own(uniform, metric);
+  return layers?.[Math.floor((head * layers.length) / names.length)];
+};
+
 /** The metrics that say most about a head: that of its name, and those of other names with the largest
     excess over uniform attention, as a share of the largest possible one. */
-function tellingMetrics({ names, metrics, uniform }, head, ends) {
-  const above = (value, metric) => value - own(uniform, metric);
+function tellingMetrics(step, head, ends) {
+  const { names, metrics } = step;
+  const above = (value, metric) => value - evenOf(step, metric, head);
   const excess = (metric) => above(own(metrics, metric)?.[head], metric) / above(own(ends, metric)?.[1], metric);
   const others = [...new Set(Object.keys(HEAD_NAMES).map(metricOf))]
     .filter((metric) => excess(metric) >= 0).sort((a, b) => excess(b) - excess(a));
@@ -72,7 +79,7 @@ export function createMetrics(parent) {
       const titles = [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""];
       titles.forEach((text, column) => write(heads[column], text));
       for (const { metric, text, bar, compared, even, place } of rows) {
-        const [value, uniform] = [step.metrics[metric][opened], own(step.uniform, metric)];
+        const [value, uniform] = [step.metrics[metric][opened], evenOf(step, metric, opened)];
         write(text, metricText(value));
         write(even, metricText(uniform));
         bar.style.setProperty("--value", `${place(value) ?? 0}%`);
