@@ -62,7 +62,7 @@ def gpt2(tmp_path):
 def seen_by(reading, query):
     """The keys that a query sees: those of its document and of its window, up to itself."""
     start = TEXT.index(256) if reading.model.end_of_text is not None else 0
-    window = getattr(reading.model.attentions[0], "window", len(TEXT))
+    window = reading.model.attentions[0].window or len(TEXT)
     return [*range(max(start if start <= query else 0, query - window + 1), query + 1)]
 
 
