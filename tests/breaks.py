@@ -329,9 +329,9 @@ analysis/circuits.py
 > analysis/test_circuits.py::test_compositions_are_those_of_whole_matrices
 analysis/path_patching.py
 # heads between sender and receiver read the changed stream
-- x = x + clean.attended[layer]
-+ block = model.blocks[layer]
-+         x = x + block.attention(block.attention_norm(x), position=model.position)
+- x = model.blocks[between].feed(x + clean.attended[between])
++ passed, position = model.blocks[between], model.position
++                     x = passed.feed(x + passed.attention(passed.attention_norm(x), position=position))
 > analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
 trained/generation/choose_token.py
 # what is shown as sampled ignores top_p

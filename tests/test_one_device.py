@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headscope.analysis import pictures
-from headscope.analysis.ablation import ablate_heads
+from headscope.analysis.ablation import ablate_heads, mean_outputs
 from headscope.analysis.metrics import head_metrics
 from headscope.nn import GPT, Cache, attention_variants, dot_product
 from headscope.nn.capture import capture
@@ -67,8 +67,8 @@ def test_sampling_and_measuring_stay_on_their_device(pair, monkeypatch):
     weights = capture(model, tokens_on_gpu(7)).attention
     assert {metric.device for metric in head_metrics(weights).values()} == {GPU}
     texts = torch.zeros(3, 7, dtype=torch.long)  # on the CPU, as a report has them
-    for replace_by in ("zero", "mean"):
-        ablate_heads(model, texts, texts, replace_by=replace_by)
+    for means in (None, mean_outputs(model, texts)):
+        ablate_heads(model, texts, texts, means=means)
     monkeypatch.setattr(pictures, "array", lambda values: np.ones(values.shape))
     pictures.position_picture(model.position)
 

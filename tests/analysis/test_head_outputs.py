@@ -82,7 +82,7 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(pair, 
     model = gpt(**variant(pair), document_mask=True, end_of_text=10)
     whole = losses(model).mean(dim=-1)
     means = mean_outputs(model, INPUTS) if replace_by == "mean" else None
-    found = ablate_heads(model, INPUTS, TARGETS, replace_by=replace_by)
+    found = ablate_heads(model, INPUTS, TARGETS, means=means)
     found["induction"] = other_induction(model, means=means, excluded=[10], texts=6)
     torch.testing.assert_close(found.pop("loss"), whole.mean(), rtol=1e-5, atol=1e-6)
     for layer, head in ((0, 0), (1, model.attentions[1].heads - 1)):
@@ -91,13 +91,13 @@ def test_what_changes_without_a_head_is_what_replacing_its_output_changes(pair, 
             induction = RepeatProbe(model, excluded=[10], texts=6).metrics(model)["induction"]
         induction[layer, head] = -1
         expected = {
-            "nats_per_token": change.mean(),
-            "standard_error": change.std() / len(INPUTS) ** 0.5,
+            "loss_change": change.mean(),
+            "loss_change_error": change.std() / len(INPUTS) ** 0.5,
             "induction": induction.max(),
         }
         of_head = {name: values[layer, head] for name, values in found.items()}
         torch.testing.assert_close(of_head, expected, rtol=1e-3, atol=5e-6)
-    assert found["nats_per_token"].abs().min() > 1e-5
+    assert found["loss_change"].abs().min() > 1e-5
 
 
 @torch.no_grad()
@@ -106,15 +106,16 @@ def test_a_loss_that_counts_some_tokens_is_their_mean_over_all_texts(replace_by)
     """Texts with more of them weigh more. The standard error is that of drawing other texts."""
     model, count = gpt(), COUNTED.sum()
     whole = losses(model, SOME)
-    found = ablate_heads(model, INPUTS, SOME, replace_by=replace_by)
-    estimated = gradient_importance(model, INPUTS, SOME, replace_by=replace_by)
+    means = mean_outputs(model, INPUTS) if replace_by == "mean" else None
+    found = ablate_heads(model, INPUTS, SOME, means=means)
+    estimated = gradient_importance(model, INPUTS, SOME, means=means)
     for loss in (found["loss"], estimated["loss"]):
         torch.testing.assert_close(loss, whole.sum() / count)
     texts = torch.randint(7, (4000, 7), generator=torch.Generator().manual_seed(3))  # bootstrap
     for layer, head in product(range(2), range(4)):
         with replaced(model, layer, head, replace_by):
             change = (losses(model, SOME) - whole).sum(dim=1)
-        value, error = found["nats_per_token"][layer, head], found["standard_error"][layer, head]
+        value, error = (found[name][layer, head] for name in ("loss_change", "loss_change_error"))
         torch.testing.assert_close(value, change.sum() / count, rtol=1e-4, atol=1e-5)
         drawn = change[texts].sum(dim=1) / COUNTED.sum(dim=1)[texts].sum(dim=1)
         torch.testing.assert_close(error, drawn.std(), rtol=0.3, atol=0)
@@ -138,10 +139,12 @@ def test_an_estimate_is_the_gradient_of_a_factor_of_each_token_and_head(pair, re
             stack.enter_context(outputs_changed(model, layer, change))
         loss = losses(model).mean(dim=-1)
     [gradients] = torch.autograd.grad(loss.sum(), factors)  # (L, N, T, H, 1)
-    found = gradient_importance(model, INPUTS, TARGETS, replace_by=replace_by)
-    expected = {"loss": loss.mean(), "nats_per_token": -gradients.sum(dim=(2, 4)).mean(dim=1)}
+    means = mean_outputs(model, INPUTS) if replace_by == "mean" else None
+    found = gradient_importance(model, INPUTS, TARGETS, means=means)
+    expected = {"loss": loss.mean()}
+    expected["loss_change_estimate"] = -gradients.sum(dim=(2, 4)).mean(dim=1)
     if replace_by == "zero":
-        expected["importance"] = gradients.abs().sum(dim=(2, 4)).mean(dim=1)
+        expected["gradient_importance"] = gradients.abs().sum(dim=(2, 4)).mean(dim=1)
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=1e-3, atol=5e-6)
 
@@ -183,8 +186,10 @@ def test_in_an_induction_circuit_the_two_heads_of_the_circuit_are_needed_and_eac
 @pytest.mark.parametrize(
     "measure",
     [
-        lambda model: ablate_heads(model, INPUTS, TARGETS, replace_by="mean"),
-        lambda model: gradient_importance(model, INPUTS, TARGETS, replace_by="mean"),
+        lambda model: ablate_heads(model, INPUTS, TARGETS, means=mean_outputs(model, INPUTS)),
+        lambda model: gradient_importance(
+            model, INPUTS, TARGETS, means=mean_outputs(model, INPUTS)
+        ),
         lambda model: vars(patch_heads(model, *INPUTS[:2], METRIC)),
     ],
 )

@@ -24,7 +24,7 @@ from headscope.data.tokenizer import CharTokenizer
 from headscope.errors import UserError
 from headscope.nn.capture import capture
 from headscope.nn.held import add_hold
-from headscope.trained.records import HeadRecorder
+from headscope.trained.records import head_recorder
 
 TEXT = "We the p"
 
@@ -319,8 +319,8 @@ def test_a_record_is_that_of_the_whole_model(gpt2):
     with gpt2.ablate(["L0H1", "L1H1"]):
         measured = gpt2.record()
     assert str(vars(gpt2.record())) == str(vars(measured)) == str(vars(gpt2.known_record()))
-    recorder = HeadRecorder(gpt2.model, gpt2.tokenizer, *gpt2.text_to_measure())
-    assert recorder.record(gpt2.model, step=0).header() == measured.header()
+    recorder = head_recorder(gpt2.model, gpt2.tokenizer, *gpt2.text_to_measure())
+    assert recorder(gpt2.model, step=0).header() == measured.header()
 
 
 def test_the_lens_is_what_a_model_without_the_later_layers_says(loaded):

@@ -262,4 +262,4 @@ def test_reports_and_texts_count_only_answers(script, trained):
     [row, _] = evaluate_lengths(loaded, text, batch_size=4, block_sizes=[3, 5])
     assert "no answer fits" in row["not_possible"]
     with refused("ablation_windows=4"):
-        measure_ablation(loaded.model, text, "zero", windows=4, length=3)
+        measure_ablation(loaded.with_block_size(3), text, "zero", windows=4)

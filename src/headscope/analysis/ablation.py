@@ -68,23 +68,24 @@ def halved_heads(model: GPT, heads: Iterable[Head]) -> Iterator[None]:
 
 @torch.no_grad()
 def ablate_heads(
-    model: GPT, inputs: Tensor, targets: Tensor, *, replace_by: By = "zero"
+    model: GPT, inputs: Tensor, targets: Tensor, *, means: Sequence[Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Measure how much the loss on inputs (N, T) changes when one head is removed. `targets` (N, T)
     are the tokens to predict, or IGNORED where they do not count. To remove a head, its output is
-    replaced by zero, or by its mean over all tokens of the inputs.
+    replaced by zero or, if given, by `means` (H, D) of its layer (see `mean_outputs`).
 
     Returns a dictionary:
 
     - `loss` (): the mean loss with all heads, in nats per counted token.
-    - `nats_per_token` (L, H): the loss without each head minus the loss with all heads. A positive
-      value means that the head lowers the loss.
-    - `standard_error` (L, H): that of `nats_per_token` over the N texts. NaN for a single text.
+    - `loss_change` (L, H): the loss without each head minus the loss with all heads, in nats per
+      token. A positive value means that the head lowers the loss.
+    - `loss_change_error` (L, H): its standard error over the N texts. NaN for a single text.
 
     For every head that is removed, each text is copied.
     """
     heads, counted = model.attentions[0].heads, counted_per_text(targets)
-    means = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)  # (H, D) or (H, 1)
+    zeros = [model.embedding.weight.new_zeros(heads, 1)] * len(model.attentions)
+    new = [mean[None] for mean in means or zeros]  # (1, H, D) or (1, H, 1), the same at all tokens
 
     def losses_of(batch: Tensor) -> tuple[Tensor, Tensor]:
         """The `text_losses` with all heads (N,), and without each of them (L, H, N)."""
@@ -95,12 +96,9 @@ def ablate_heads(
             return text_losses(model, x, repeated, counted.mean())
 
         tokens = inputs[batch].to(model.device)
-        new = [mean[None] for mean in means]  # the same at all tokens
         return measure_replacements(model, tokens, measure, new)
 
     with evaluating(model):
-        if replace_by == "mean":
-            means = mean_outputs(model, inputs)
         texts = max(1, largest_batch(model, inputs.size(1)) // heads)
         results = [losses_of(batch) for batch in torch.arange(len(inputs)).split(texts)]
     losses, without = (torch.cat(each, dim=-1).cpu() for each in zip(*results, strict=True))
@@ -109,11 +107,11 @@ def ablate_heads(
     # The standard error of a ratio: a text with more counted tokens also has a larger sum.
     rest = change - mean[..., None] * (counted / counted.mean() - 1)
     error = rest.std(dim=-1) / change.size(-1) ** 0.5
-    return {"loss": losses.mean(), "nats_per_token": mean, "standard_error": error}
+    return {"loss": losses.mean(), "loss_change": mean, "loss_change_error": error}
 
 
 def gradient_importance(
-    model: GPT, inputs: Tensor, targets: Tensor, *, replace_by: By = "zero"
+    model: GPT, inputs: Tensor, targets: Tensor, *, means: Sequence[Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Estimate how much the loss on inputs (N, T) depends on each head, with one forward and one
     backward pass. `ablate_heads`, with the same arguments, needs a forward pass per head.
@@ -121,19 +119,17 @@ def gradient_importance(
     Returns a dictionary:
 
     - `loss` (): the mean loss, in nats per counted token.
-    - `importance` (L, H): |A_h^T dL/dA_h|, summed over the tokens of a text, and averaged over the
-      texts. L is the loss of the text, as in `text_losses`. As in the code of Michel 2019, the
-      absolute value is taken for each token, so tokens with opposite signs do not cancel out.
-    - `nats_per_token` (L, H): the first-order estimate of the loss without the head minus the loss
-      with it. It is the sum of (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the
-      texts, where R_h is what replaces the output of the head. Above 0, the head lowers the loss.
+    - `gradient_importance` (L, H): |A_h^T dL/dA_h|, summed over the tokens of a text, and averaged
+      over the texts. L is the loss of the text, as in `text_losses`. As in the code of Michel 2019,
+      the absolute value is taken for each token, so tokens with opposite signs do not cancel out.
+    - `loss_change_estimate` (L, H): the first-order estimate of `loss_change`. It is the sum of
+      (R_h - A_h)^T dL/dA_h over the tokens of a text, averaged over the texts, where R_h is what
+      replaces the output of the head. Above 0, the head lowers the loss.
     """
     loss, importance, change = 0.0, torch.zeros(()), torch.zeros(())
     per_text = counted_per_text(targets).mean()
-    new = [model.embedding.weight.new_zeros(())] * len(model.attentions)  # (H, D) or () each
+    zeros = [model.embedding.weight.new_zeros(())] * len(model.attentions)
     with evaluating(model), torch.enable_grad():
-        if replace_by == "mean":
-            new = mean_outputs(model, inputs)
         batches = torch.arange(len(inputs)).split(largest_batch(model, inputs.size(1)))
         for batch in batches:
             captured = capture(model, inputs[batch].to(model.device), gradients=True)
@@ -141,7 +137,8 @@ def gradient_importance(
             losses = text_losses(model, captured.residual[-1], of_batch, per_text)
             # Each text affects only its own loss.
             gradients = torch.autograd.grad(losses.sum(), captured.outputs)  # (N, T, H, D) each
-            each = [*zip((a.detach() for a in captured.outputs), gradients, new, strict=True)]
+            outputs = (a.detach() for a in captured.outputs)
+            each = [*zip(outputs, gradients, means or zeros, strict=True)]
             sizes = [(a * g).sum(dim=-1).abs().sum(dim=(0, 1)) for a, g, _ in each]
             changes = [((r - a) * g).sum(dim=(0, 1, 3)) for a, g, r in each]
             loss += float(losses.detach().sum())
@@ -150,8 +147,8 @@ def gradient_importance(
     count = len(inputs)
     return {
         "loss": torch.tensor(loss / count),
-        "importance": importance / count,
-        "nats_per_token": change / count,
+        "gradient_importance": importance / count,
+        "loss_change_estimate": change / count,
     }
 
 
@@ -159,7 +156,7 @@ def gradient_importance(
 def other_induction(
     model: GPT,
     *,
-    means: list[Tensor] | None = None,
+    means: Sequence[Tensor] | None = None,
     excluded: Sequence[int] = (),
     texts: int = TEXTS,
 ) -> Tensor:
@@ -199,9 +196,10 @@ def counted_per_text(targets: Tensor) -> Tensor:
 def mean_outputs(model: GPT, inputs: Tensor) -> list[Tensor]:
     """For each layer, the mean output of each head (H, D) over all tokens of the inputs (N, T)."""
     sums = [torch.zeros((), device=model.device) for _ in model.attentions]
-    for batch in inputs.split(largest_batch(model, inputs.size(1))):
-        outputs = head_outputs(model, batch.to(model.device))
-        sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
+    with evaluating(model):
+        for batch in inputs.split(largest_batch(model, inputs.size(1))):
+            outputs = head_outputs(model, batch.to(model.device))
+            sums = [total + new.sum(dim=(0, 1)) for total, new in zip(sums, outputs, strict=True)]
     return [total / inputs.numel() for total in sums]
 
 
@@ -219,11 +217,7 @@ def without_parts(
     by layer, the probability of `token` after `position`, with and without each part.
 
     `direct_effects` has the share of this effect that no later layer passes on."""
-    mask = model.document_mask(tokens)
-
-    def run(block: torch.nn.Module, x: Tensor) -> Tensor:
-        masks = None if mask is None else mask.expand(len(x), -1, -1, -1)
-        return block(x, model.position, mask=masks)
+    mask = model.document_mask(tokens)  # (1, 1, T, T): the same for all parts
 
     def probabilities(x: Tensor) -> list[float]:
         logits = model.unembed(x[:, position : position + 1])[:, 0]
@@ -239,13 +233,14 @@ def without_parts(
         parts = [f"L{layer}H{head}" for head in heads.tolist()]
         with evaluating(model):
             with replaced_heads(block.attention, heads, new[:, None]):
-                x = run(block, forward_pass.residual[layer].expand(len(heads), -1, -1))
+                x = forward_pass.residual[layer].expand(len(heads), -1, -1)
+                x = block(x, model.position, mask=mask)
             if block.feed_forward is not None:
                 parts.append(f"L{layer} feed-forward")
                 attended = forward_pass.residual[layer] + forward_pass.attended[layer]
                 x = torch.cat([x, attended + new_fed])  # (P, T, C)
             for later in model.blocks[layer + 1 :]:
-                x = run(later, x)
+                x = later(x, model.position, mask=mask)
         yield [
             {"part": part, "probability": probability, "without": without}
             for part, without in zip(parts, probabilities(x), strict=True)

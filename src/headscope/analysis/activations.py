@@ -224,9 +224,8 @@ class Activations:
     def pushes(self, written: Tensor, position: int) -> Tensor:
         """What the vector `written` (C,) in the residual stream at a position adds directly to the
         logit of each token of the tokenizer (V,), minus its mean over the vocabulary."""
-        every = torch.arange(self.model.vocab_size, device=self.model.device)
-        scale = norm_scale(self.model.norm, self.residual[-1, position])
-        return (push_directions(self.model, every) @ (written * scale))[: self.tokenizer.vocab_size]
+        directions = push_directions(self.model, slice(self.tokenizer.vocab_size))
+        return directions @ (written * norm_scale(self.model.norm, self.residual[-1, position]))
 
     def most_pushed(self, pushes: Tensor, count: int, sign: int = 1) -> list[tuple[str, float]]:
         """The `count` tokens with a text that have the largest `pushes` (V,), or with `sign` -1 the
@@ -276,8 +275,7 @@ def predict(
         return candidates.gather(-1, places), exact.gather(-1, places)
 
     normal = upcast_to_float32(model.norm(residual))
-    results = in_chunks(normal, weight, wanted, likely)
-    tokens, probabilities, of_target = (each.unflatten(0, residual.shape[:2]) for each in results)
+    tokens, probabilities, of_target = in_chunks(normal, weight, wanted, likely)
     written = upcast_to_float32(norm_scale(model.norm, residual[-1]) * reading.heads_at(positions))
     pushed = upcast_to_float32(fold_into(model.norm, written))  # (L, H, N, C)
     mean = pushed @ weight.mean(dim=0)
@@ -288,8 +286,7 @@ def predict(
     many = len(layers) * pushed[0, ..., 0].numel() > ROWS
     rounded = weight.bfloat16() if many and multiplies_bf16_fast(model.device) else weight
     for layer in layers:
-        results = in_chunks(pushed[layer], rounded, wanted, raised)
-        listed, values = (result.unflatten(0, pushed.shape[1:3]) for result in results)
+        listed, values = in_chunks(pushed[layer], rounded, wanted, raised)
         most[layer] = listed.cpu().numpy(), (values - mean[layer, ..., None]).cpu().numpy()
     return Predictions(
         positions=[*targets],
@@ -310,7 +307,7 @@ def in_chunks(
     take: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]],
 ) -> list[Tensor]:
     """Calls `take(logits, rows, targets)` for a few rows of x (..., N, C) at a time, where the
-    logits are x W^T for the `matrix` W, in its dtype. Returns the concatenated results. All logits
+    logits are x W^T for the `matrix` W, in its dtype. Returns the results (..., N, *). All logits
     share the same memory, because allocating it would take as long as the product."""
     rows, expanded = x.flatten(0, -2), targets.expand(x.shape[:-1]).flatten()
     memory = matrix.new_empty(min(ROWS, len(rows)), len(matrix))
@@ -318,4 +315,4 @@ def in_chunks(
         take(torch.mm(chunk.to(matrix), matrix.mT, out=memory[: len(chunk)]), chunk, of_chunk)
         for chunk, of_chunk in zip(rows.split(ROWS), expanded.split(ROWS), strict=True)
     ]
-    return [torch.cat(results) for results in zip(*taken, strict=True)]
+    return [torch.cat(each).unflatten(0, x.shape[:-1]) for each in zip(*taken, strict=True)]

@@ -57,7 +57,7 @@ def fold_into(norm: nn.Module, x: Tensor) -> Tensor:
     return x if gain is None else x * gain
 
 
-def push_directions(model: GPT, tokens: Tensor) -> Tensor:
+def push_directions(model: GPT, tokens: Tensor | slice) -> Tensor:
     """The vectors (..., C) whose product with a term of the residual stream, times `norm_scale`, is
     the *push* of this term on each of `tokens` (...). The push is how much a term changes a logit,
     minus its mean change of all logits, which changes no probability."""

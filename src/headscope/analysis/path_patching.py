@@ -19,7 +19,7 @@ from headscope.analysis.circuits import KINDS, compositions, random_composition
 from headscope.analysis.head_outputs import Head, head_outputs, output_matrices, replaced_heads
 from headscope.analysis.rows import DataFrame, data_frame
 from headscope.nn import GPT
-from headscope.nn.capture import ForwardPass, capture, evaluating
+from headscope.nn.capture import capture, evaluating
 
 Measure = Callable[[Tensor, Tensor], float]
 """Maps the receiver's weights (N, T, T) and the last block's output (N, T, C) to a number."""
@@ -61,22 +61,14 @@ def patch_paths(
                 if new is not None:
                     change = change + new[early][:, :, sender]
                 change = change @ output_matrices(model.attentions[early])[sender].mT
-                x = receiver_input(model, clean, early, layer, change)
+                x = clean.residual[early] + change
+                for between in range(early, layer):  # attention keeps its outputs there
+                    x = model.blocks[between].feed(x + clean.attended[between])
                 read = block.attention_norm(x)
                 for way in WAYS:
                     inputs = (read if way in (kind, "all") else normal for kind in KINDS)
                     after[way][early, sender] = measured(*inputs)
         return measured(normal, normal, normal), after
-
-
-def receiver_input(model: GPT, clean: ForwardPass, early: int, late: int, change: Tensor) -> Tensor:
-    """The input (N, T, C) of layer `late` when `change` is added to the output of the attention of
-    layer `early`, and all attention in between keeps its outputs."""
-    x = clean.residual[early] + change
-    for layer in range(early, late):
-        x = x + clean.attended[layer]
-        x = model.blocks[layer].feed(x)
-    return x
 
 
 def needs(

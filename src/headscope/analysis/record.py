@@ -4,10 +4,12 @@ page, table and program reads this record, so each shows the same name for a hea
 Shapes: L layers, H heads per layer.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -24,6 +26,9 @@ from headscope.nn.held import held_heads
 
 STORED = ("step", "diversity", "windows", "tokens", "source", "uniform", "unjudged", "descriptions")
 """The fields that a file has as they are."""
+Number = Annotated[float, -1e30, 1e30]
+Size = Annotated[int, 1, 2**24]
+"""The numbers that a file may have: float32 can express them."""
 NAMED_TOKENS = 64
 """With fewer measured tokens, no head gets a name."""
 
@@ -46,10 +51,10 @@ class HeadRecord:
     """
 
     metrics: dict[str, Tensor]
-    uniform: dict[str, float]
-    diversity: float
-    windows: int
-    tokens: int
+    uniform: dict[str, Number]
+    diversity: Number
+    windows: Size
+    tokens: Size
     source: str
     unjudged: list[str]
     descriptions: dict[str, str]
@@ -145,45 +150,22 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
     a model of another size."""
     shape = (len(model.attentions), model.attentions[0].heads)
     try:
+        json.dumps(entry, ensure_ascii=False).encode()  # refuses half of a surrogate pair
         metrics = {
-            encodable(name): torch.tensor(np.array(values, dtype=float)).float().view(shape)
+            name: torch.tensor(np.array(values, dtype=float)).float().view(shape)
             for name, values in entry["metrics"].items()
-            if len(name) <= MAX_TEXT and name not in COLUMNS
+            if name not in COLUMNS
         }
-        uniform = {encodable(name): float(value) for name, value in entry["uniform"].items()}
-        diversity = float(entry["diversity"])
-        every = torch.tensor([*uniform.values(), diversity], dtype=torch.float32)
-        numbers = [every, *metrics.values()]
-        if any(each.isinf().any() for each in numbers):  # also 1e308, which is too large
-            return None
-        sizes = [int(entry[name]) for name in ("windows", "tokens")]
-        about = entry["descriptions"].items()
-        descriptions = {encodable(x): encodable(y)[:MAX_TEXT] for x, y in about}
-        thresholds = parse(Thresholds, entry["thresholds"], "thresholds", composed=False)
-        usable = metrics.keys() >= METRICS.keys() and min(sizes) > 0 and max(sizes) < 2**24
-        if not usable or max(len(metrics), len(uniform), len(descriptions)) > MAX_METRICS:
-            return None
-        return HeadRecord(
-            metrics=metrics,
-            uniform=uniform,
-            diversity=diversity,
-            windows=sizes[0],
-            tokens=sizes[1],
-            source=encodable(entry["source"])[:80],
-            unjudged=[str(name) for name in entry["unjudged"]],
-            descriptions=descriptions,
-            digest=digest,
-            step=None if entry["step"] is None else int(entry["step"]),
-            thresholds=thresholds,
-            **of_model(model),
-        )
+        fields = {name: entry[name] for name in (*STORED, "thresholds")} | of_model(model)
+        fields |= {"metrics": metrics, "source": entry["source"][:80], "digest": digest}
+        record = parse(HeadRecord, fields, composed=False)
     except (TypeError, KeyError, AttributeError, ValueError, RuntimeError, OverflowError):
         return None
-
-
-def encodable(text: Any) -> str:
-    """A text from a file. Raises ValueError if it has half of a surrogate pair."""
-    return str(text).encode().decode()
+    named: list[dict[str, Any]] = [metrics, record.uniform, record.descriptions]
+    texts = [*chain(*named), *record.descriptions.values()]
+    shown = max(map(len, named)) <= MAX_METRICS and all(len(text) <= MAX_TEXT for text in texts)
+    finite = not any(values.isinf().any() for values in metrics.values())
+    return record if shown and finite and metrics.keys() >= METRICS.keys() else None
 
 
 def untrained_unevenness(layer: MultiHeadAttention) -> float:

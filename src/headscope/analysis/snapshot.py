@@ -197,8 +197,8 @@ def prediction_arrays(
         "target_probabilities": predictions.target_probabilities.astype(real),
         "target_pushes": predictions.target_pushes.astype(real),
     }
-    every_raised = {"raised": [raised.get(layer) for layer in range(layers)]} if raised else {}
-    return {"labels": [{"text": np.frombuffer(text, "u1")}], "lens": [lens], **every_raised}
+    every_raised = [raised.get(layer) for layer in range(layers)]  # left out if all are None
+    return {"labels": [{"text": np.frombuffer(text, "u1")}], "lens": [lens], "raised": every_raised}
 
 
 def shares(weights: Floats) -> Floats:

@@ -72,12 +72,6 @@ def most_frequent(counts: Tensor) -> Tensor:
     return frequent
 
 
-def punctuation_in(tokens: Tensor, kinds: TokenKinds) -> Tensor:
-    """The mask (N, T) of the tokens (N, T) that are punctuation marks, or bytes of them."""
-    rows = [are_punctuation([kinds.pieces[token] for token in row]) for row in tokens.tolist()]
-    return torch.tensor(rows, device=tokens.device)
-
-
 def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Tensor]:
     """The targets (N, T, T) of each metric that depends on the tokens (N, T), by its name.
 
@@ -89,7 +83,9 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
     same = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
     targets = {"same_token": same}
     if kinds is not None:  # the keys are the same for every query
-        targets["punctuation"] = punctuation_in(tokens, kinds)[:, None].expand_as(same)
+        rows = [are_punctuation([kinds.pieces[token] for token in row]) for row in tokens.tolist()]
+        marks = torch.tensor(rows, device=tokens.device)  # (N, T)
+        targets["punctuation"] = marks[:, None].expand_as(same)
         if kinds.frequent is not None:
             frequent = kinds.frequent.to(tokens.device)[tokens]
             targets["frequent"] = frequent[:, None].expand_as(same)

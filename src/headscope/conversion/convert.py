@@ -14,7 +14,7 @@ from headscope.errors import UserError
 from headscope.terminal import command
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint import read
-from headscope.trained.records import HeadRecorder, add_records
+from headscope.trained.records import add_records, head_recorder
 
 
 def export_safetensors(loaded: TrainedModel, output: Path) -> list[str]:
@@ -53,8 +53,8 @@ def import_model(
     write_checkpoint(output, loaded)
     model, folder = loaded.model, output / "checkpoints"
     if of_text is not None:
-        recorder = HeadRecorder(model, loaded.tokenizer, of_text.tokens, f"{text}")
-        add_records(folder, [recorder.record(model, digest=loaded.digest, step=loaded.known_step)])
+        recorder = head_recorder(model, loaded.tokenizer, of_text.tokens, f"{text}")
+        add_records(folder, [recorder(model, digest=loaded.digest, step=loaded.known_step)])
     return [
         f"Imported: {model.parameter_count():,} parameters, {len(model.blocks)} layers with "
         f"{model.attentions[0].heads} heads, {model.block_size} tokens of context, "

@@ -3,7 +3,6 @@
 Shapes: B batch, T block_size, N tokens.
 """
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -40,26 +39,23 @@ class ValidationWindows(IterableDataset[Batch]):
         if len(tokens) < 2:
             problem = f"the validation text has {len(tokens)} tokens, but needs at least 2"
             raise UserError(f"{problem}: add text")
-        self.tokens = np.asarray(tokens)
-        self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
+        self.tokens, self.length = np.asarray(tokens), block_size + 1
         full, rest = divmod(len(tokens) - 1, block_size)
-        self.starts = np.arange(0, full, every) * block_size
-        self.offsets = np.arange(block_size + 1)
-        self.batches = math.ceil(len(self.starts) / batch_size)  # of whole windows
-        self.rest = full * block_size if rest and full % every == 0 else None  # where it begins
+        starts = np.arange(0, full, every) * block_size
+        batches = [starts[n : n + batch_size] for n in range(0, len(starts), batch_size)]
+        if rest and full % every == 0:
+            batches.append(np.array([full * block_size]))
+        batches += [starts[:0]] * (-len(batches) % world_size)
+        self.starts = batches[rank::world_size]
 
     def __len__(self) -> int:
         """The number of batches of each rank."""
-        return math.ceil((self.batches + (self.rest is not None)) / self.world_size)
+        return len(self.starts)
 
     def __iter__(self) -> Iterator[Batch]:
-        for index in range(self.rank, len(self) * self.world_size, self.world_size):
-            if index == self.batches and self.rest is not None:
-                windows = self.tokens[None, self.rest :]
-            else:
-                first = index * self.batch_size
-                starts = self.starts[first : first + self.batch_size, None]
-                windows = self.tokens[starts + self.offsets]
+        for starts in self.starts:
+            length = min(self.length, len(self.tokens) - starts.max(initial=0))
+            windows = self.tokens[starts[:, None] + np.arange(length)]
             yield inputs_and_targets(torch.from_numpy(windows.astype(np.int64)))
 
 

@@ -63,40 +63,33 @@ def measure_ablation(
     replace_by: By = "zero",
     *,
     windows: int = ABLATION_WINDOWS,
-    length: int | None = None,
     removes: bool = True,
     gradients: bool = False,
 ) -> AblationResult:
     """Measure the effect of removing each head on `windows` windows of the validation text, with
-    `length` predicted tokens each, by default `block_size`. `replace_by` says what replaces the
-    output of a removed head.
+    `block_size` predicted tokens each. `replace_by` says what replaces the output of a removed
+    head.
 
     `removes`: remove one head at a time. `gradients`: estimate the effect from gradients, which is
     faster. Raises UserError if no token of the windows counts, or if the loss is not finite.
     """
-    length = length or model.block_size
-    chosen = spread_windows(text.tokens, windows=windows, length=length + 1)
+    chosen = spread_windows(text.tokens, windows=windows, length=model.block_size + 1)
     inputs = chosen[:, :-1]
     targets = counted_targets(inputs, chosen[:, 1:], text.answers)
     counted = targets[targets != IGNORED].numpy()
     if not len(counted):
         raise UserError(f"ablation_windows={windows}: they have no answer: choose more")
+    means = mean_outputs(model, inputs) if replace_by == "mean" else None
     metrics: dict[str, Tensor] = {}
     if gradients:
-        estimated = gradient_importance(model, inputs, targets, replace_by=replace_by)
-        loss = estimated["loss"]
-        metrics["gradient_importance"] = estimated["importance"]
-        metrics["loss_change_estimate"] = estimated["nats_per_token"]
+        metrics |= gradient_importance(model, inputs, targets, means=means)
     if removes:
-        ablated = ablate_heads(model, inputs, targets, replace_by=replace_by)
-        loss, nats = ablated["loss"], ablated["nats_per_token"]
-        metrics["loss_change"] = nats
-        metrics["loss_change_error"] = ablated["standard_error"]
+        metrics |= ablate_heads(model, inputs, targets, means=means)
         bytes_per_token = text.byte_lengths[counted].mean() * text.text_per_token_byte
-        metrics["bits_per_byte_change"] = nats / math.log(2) / bytes_per_token
+        metrics["bits_per_byte_change"] = metrics["loss_change"] / math.log(2) / bytes_per_token
+    loss = metrics.pop("loss")
     check_finite(loss)
     special = np.flatnonzero(text.byte_lengths == 0).tolist()  # not in the random texts
     if removes and can_measure_repeats(model, special):
-        means = mean_outputs(model, inputs) if replace_by == "mean" else None
         metrics["other_induction"] = other_induction(model, means=means, excluded=special)
     return AblationResult(replace_by, len(inputs), float(loss), metrics)

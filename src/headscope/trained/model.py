@@ -47,10 +47,10 @@ from headscope.trained.generation.generate import generate_text, generate_tokens
 from headscope.trained.records import (
     SPEECHES,
     VALIDATION,
-    HeadRecorder,
     add_records,
     cache_folder,
     digest_of_checksums,
+    head_recorder,
     record_in,
     settings_in,
 )
@@ -104,10 +104,9 @@ class TrainedModel:
         """The tokens of a text, or token ids as they are. Raises UserError for unknown ones."""
         return self.tokenizer.tokens_of(text)
 
-    def targets(self, tokens: Tensor, *, begun: bool = True) -> Tensor:
-        """The tokens that follow in texts (B, T), (B, T - 1), for losses (see `counted_targets`).
-        Without `begun`, the beginning of the texts was cut off."""
-        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=begun)
+    def targets(self, tokens: Tensor) -> Tensor:
+        """The tokens that follow in texts (B, T), (B, T - 1), for losses: see `counted_targets`."""
+        return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=True)
 
     @torch.no_grad()
     def logits(self, text: Text) -> Tensor:
@@ -205,9 +204,9 @@ class TrainedModel:
         options = {**settings_in(self.path.parent, self.model), "own": metrics}
         if windows or used != VALIDATION:
             options["windows"] = windows
-        recorder = HeadRecorder(self.model, self.tokenizer, tokens, used, **options)
+        recorder = head_recorder(self.model, self.tokenizer, tokens, used, **options)
         whole = self.rebuilt()  # without what is switched off now
-        record = recorder.record(whole, digest=self.digest, step=self.known_step, track=track)
+        record = recorder(whole, digest=self.digest, step=self.known_step, track=track)
         if not (metrics or windows):
             with suppress(UserError, OSError):  # the folder cannot be written
                 add_records(folder, [record])

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import measure_heads, repeat_probe
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import HeadMetric
@@ -48,38 +47,30 @@ def digest_of_checksums(checksums: Mapping[str, int]) -> str:
     return hashlib.sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class HeadRecorder:
-    """Measures the heads of a model, at one step or several, always on the same texts: `windows`
+def head_recorder(
+    model: GPT,
+    tokenizer: Tokenizer,
+    text: np.ndarray,
+    source: str = VALIDATION,
+    *,
+    thresholds: Thresholds | None = None,
+    own: Mapping[str, HeadMetric] | None = None,
+    windows: int | None = None,
+) -> partial[HeadRecord]:
+    """`measure_heads` for the model, at one step or several, always on the same texts: `windows`
     windows of a text (N,) of tokens, by default as many as have TOKENS tokens. `source` describes
-    the text, and `own` are metrics of the user."""
-
-    def __init__(
-        self,
-        model: GPT,
-        tokenizer: Tokenizer,
-        text: np.ndarray,
-        source: str = VALIDATION,
-        *,
-        thresholds: Thresholds | None = None,
-        own: Mapping[str, HeadMetric] | None = None,
-        windows: int | None = None,
-    ) -> None:
-        length = min(model.block_size, LONGEST)
-        kinds = classify_vocabulary(tokenizer, text)
-        self.measure = partial(
-            measure_heads,
-            windows=spread_windows(text, length=length, windows=windows or TOKENS // length),
-            source=source,
-            kinds=kinds,
-            repeats=repeat_probe(model, kinds, REPEATED_TEXTS),
-            own=own,
-            thresholds=thresholds or Thresholds(),
-        )
-
-    def record(
-        self, model: GPT, *, digest: str = "", step: int | None, track: Track = iter
-    ) -> HeadRecord:
-        return self.measure(model, digest=digest, step=step, track=track)
+    the text, and `own` are metrics of the user. Call it with the model, `step` and `digest`."""
+    length = min(model.block_size, LONGEST)
+    kinds = classify_vocabulary(tokenizer, text)
+    return partial(
+        measure_heads,
+        windows=spread_windows(text, length=length, windows=windows or TOKENS // length),
+        source=source,
+        kinds=kinds,
+        repeats=repeat_probe(model, kinds, REPEATED_TEXTS),
+        own=own,
+        thresholds=thresholds or Thresholds(),
+    )
 
 
 def cache_folder(name: str) -> Path:
@@ -112,7 +103,7 @@ def record_in(folder: Path, digest: str, model: GPT) -> HeadRecord | None:
 
 def settings_in(folder: Path, model: GPT) -> dict[str, Any]:
     """How the run with this folder measures its heads on its validation split, as options of
-    `HeadRecorder`. A stranger's file cannot make this slow."""
+    `head_recorder`. A stranger's file cannot make this slow."""
     for digest, entry in entries_in(folder).items():
         record = record_from(entry, model, digest)
         if record and record.source == VALIDATION and record.measured_tokens <= MOST_TOKENS:

@@ -1,13 +1,14 @@
 """When the heads of a model in training are measured."""
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.record import HeadRecord
 from headscope.nn.capture import evaluating
-from headscope.trained.records import HeadRecorder, digest_of
+from headscope.trained.records import digest_of, head_recorder
 
 
 class HeadPlan:
@@ -26,7 +27,7 @@ class HeadPlan:
         self.thresholds, self.own = Thresholds(), dict[str, HeadMetric]()
         self.steps: Collection[int] = ()
         self.latest: HeadRecord | None = None
-        self.texts: HeadRecorder | None = None
+        self.texts: partial[HeadRecord] | None = None
 
     @property
     def measures(self) -> bool:
@@ -50,13 +51,13 @@ class HeadPlan:
             stays = step in self.kept or step == self.last
             digest = digest_of(module.state_dict()) if stays else ""
             with evaluating(module.model):
-                self.latest = self.recorder(module).record(module.model, digest=digest, step=step)
+                self.latest = self.recorder(module)(module.model, digest=digest, step=step)
         return self.latest
 
-    def recorder(self, module: Any) -> HeadRecorder:
+    def recorder(self, module: Any) -> partial[HeadRecord]:
         """Measures heads on the validation split, which is read once."""
         if self.texts is None:
             store = module.data.store
             options: Any = {"thresholds": self.thresholds, "own": self.own, "windows": self.windows}
-            self.texts = HeadRecorder(module.model, store.tokenizer, store.validation, **options)
+            self.texts = head_recorder(module.model, store.tokenizer, store.validation, **options)
         return self.texts

@@ -33,7 +33,7 @@ from headscope.show.explore.protocol import parse_request
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.evaluation import evaluate
 from headscope.trained.generation.choose_token import choose_tokens, distribution
-from headscope.trained.records import HeadRecorder
+from headscope.trained.records import head_recorder
 
 TEXT, OTHER = "We the p", "We the q"  # as long as block_size
 SWITCHES = {"zero": ["L0H0"], "mean": ["L1H0"]}
@@ -150,7 +150,7 @@ def test_heads_are_measured_while_the_page_is_shown(tmp_path, monkeypatch, speec
     )
     assert after["steps"][0]["names"] == [each.label for each in record.types]
     text = validation_text(TextFiles(path=str(speeches)), loaded.tokenizer).tokens
-    expected = HeadRecorder(loaded.model, loaded.tokenizer, text).record(loaded.model, step=0)
+    expected = head_recorder(loaded.model, loaded.tokenizer, text)(loaded.model, step=0)
     assert str(record.metrics) == str(expected.metrics)
     assert loaded.known_record() is None  # that of its own text
 
@@ -466,7 +466,7 @@ def test_weights_that_are_too_large_are_a_mistake_of_the_user(tmp_path, size):
         lambda: ask(explorer, "patch", text="abc", other="abc"),
         lambda: export(explorer, parse_request("export", {"text": "abc", "format": "html"})),
         lambda: evaluate(loaded.model, text, batch_size=1),
-        lambda: measure_ablation(loaded.model, text, "zero", windows=1, length=3),
+        lambda: measure_ablation(loaded.model, text, "zero", windows=1),
         lambda: loaded.read("abc").predictions(),
     ]
     writes = [

@@ -212,25 +212,22 @@ def check_ablation(heads, loaded, about):
     windows = text.tokens[: len(text.tokens) // 9 * 9].reshape(-1, 9).astype(np.int64)
     chosen = torch.from_numpy(windows[np.linspace(0, len(windows) - 1, 5).astype(int)])
     inputs, targets = chosen[:, :-1], chosen[:, 1:]
-    removed = ablation.ablate_heads(loaded.model, inputs, targets, replace_by="mean")
-    estimate = ablation.gradient_importance(loaded.model, inputs, targets, replace_by="mean")
     means = ablation.mean_outputs(loaded.model, inputs)
+    removed = ablation.ablate_heads(loaded.model, inputs, targets, means=means)
+    estimate = ablation.gradient_importance(loaded.model, inputs, targets, means=means)
     excluded = [loaded.tokenizer.end_of_text]
-    change = removed["nats_per_token"].flatten()
+    loss, change = float(removed.pop("loss")), removed["loss_change"].flatten()
     for name, values in {
         "other_induction": ablation.other_induction(loaded.model, means=means, excluded=excluded),
-        "loss_change": change,
-        "loss_change_error": removed["standard_error"],
         "bits_per_byte_change": change / np.log(2),  # a token is a byte
-        "gradient_importance": estimate["importance"],
-        "loss_change_estimate": estimate["nats_per_token"],
+        **removed,
+        **{name: values for name, values in estimate.items() if name != "loss"},
     }.items():
         close(heads, name, values, rtol=1e-3)
     estimates = ("gradient_importance", "loss_change_estimate")
     related = {name: np.corrcoef(column(heads, name), change)[0, 1] for name in estimates}
     assert about.pop("correlation_with_loss_change") == pytest.approx(related, rel=1e-3)
-    loss = pytest.approx(float(removed["loss"]), rel=1e-5)
-    assert about == {"replace_by": "mean", "windows": 5, "loss": loss}
+    assert about == {"replace_by": "mean", "windows": 5, "loss": pytest.approx(loss, rel=1e-5)}
 
 
 def test_a_bit_is_per_byte_and_not_per_token(analyze, run):

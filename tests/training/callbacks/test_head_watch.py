@@ -34,7 +34,7 @@ from headscope.data.tokenizer import char
 from headscope.data.windows import first_passage
 from headscope.nn import GPT, Learned, MultiHeadAttention
 from headscope.nn.capture import capture
-from headscope.trained.records import HeadRecorder
+from headscope.trained.records import head_recorder
 from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.callbacks.heads import CHARTED, HeadWatch
 from headscope.training.callbacks.steps import evenly_chosen, snapshot_steps, spread_steps
@@ -62,14 +62,14 @@ def test_a_run_logs_what_its_weights_give(speeches):
     loaded = trained.load(f"{RUN}/checkpoints/last.safetensors")
     [store] = Path("data").glob("*/")
     validation = open_store(store).validation
-    recorder = HeadRecorder(loaded.model, loaded.tokenizer, validation, windows=3)
-    expected = recorder.record(loaded.model, step=5)
+    recorder = head_recorder(loaded.model, loaded.tokenizer, validation, windows=3)
+    expected = recorder(loaded.model, step=5)
     for name in CHARTED:
         for head, value in zip(heads, expected.metrics[name].flatten().tolist(), strict=True):
             last = log.Scalars(f"watch/{name}/{head}")[-1].value
             assert last == pytest.approx(value, rel=1e-4, abs=1e-6)
     last = log.Scalars("watch/diversity")[-1].value
-    unlike = diversity(head_similarity(loaded.model, recorder.measure.keywords["windows"]))
+    unlike = diversity(head_similarity(loaded.model, recorder.keywords["windows"]))
     assert last == pytest.approx(float(unlike), rel=1e-4)
 
     # The tab Custom Scalars has one category per metric, with one chart per layer.
@@ -136,7 +136,7 @@ def watch(run_bytes: int = 10**9) -> AttentionLog:
 
 def record(model: GPT, step: int) -> HeadRecord:
     text = np.arange(8 * TOKENS) % TOKENIZER.vocab_size
-    return HeadRecorder(model, TOKENIZER, text).record(model, step=step)
+    return head_recorder(model, TOKENIZER, text)(model, step=step)
 
 
 def flat_and_sharp() -> tuple[GPT, GPT]:

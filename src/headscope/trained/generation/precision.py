@@ -3,16 +3,14 @@
 import copy
 import warnings
 from functools import partial
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headscope.errors import UserError
+from headscope.nn import GPT
 from headscope.nn.precision import multiplies_bf16_fast
-
-Model = TypeVar("Model", bound=nn.Module)
 
 LARGE = 2**24
 """The number of weights above which reading them takes most of the time to sample a token."""
@@ -63,7 +61,7 @@ class Int8Linear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-def in_precision(model: Model, precision: str) -> Model:
+def in_precision(model: GPT, precision: str) -> GPT:
     """Converts a model to `precision`. For `fp32`, returns `model` itself; for `bf16` and `int8`,
     returns a converted copy. `int8` converts only the weights of linear layers (see `Int8Linear`).
     Raises UserError when `precision` is unknown, or when the model's device does not support it."""

@@ -31,7 +31,7 @@ class HeadWatch(StepCallback):
     layer in one chart. Prints a line when a head gets a name, which `thresholds` decide.
 
     The induction metrics are means over random texts that contain a passage twice, all others over
-    `windows` windows of the validation split (see `HeadRecorder`). Training uses fused attention,
+    `windows` windows of the validation split (see `head_recorder`). Training uses fused attention,
     which returns no attention weights, so additional forward passes compute them.
     """
 

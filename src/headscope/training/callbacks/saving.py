@@ -209,7 +209,7 @@ class CheckpointSaver(Checkpoint):
                     if digest not in before:
                         loaded = load(file, device=trainer.strategy.root_device)
                         recorder = plan.recorder(pl_module)
-                        record = recorder.record(loaded.model, digest=digest, step=loaded.step)
+                        record = recorder(loaded.model, digest=digest, step=loaded.step)
                         before[digest] = record.stored()
                     entries[digest] = before[digest]
             write_entries(self.folder, entries)
