@@ -6,12 +6,12 @@ import pytest
 import torch
 from viewer_data import uniform_metrics
 
-from benchmarks.pages import glossary, meanings
 from headscope.analysis import head_types as names
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform
 from headscope.analysis.own_metrics import OURS
 from headscope.config.parts import defaults_in_conf
+from headscope.show.viewer.files import glossary, meanings
 
 TOKENS = 24
 EVEN = uniform_metrics(TOKENS)

@@ -15,7 +15,6 @@ from checkpoint_files import configuration, content, opened, save
 from tab_runs import in_process
 
 import headscope
-from benchmarks.pages import glossary, meanings
 from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
@@ -27,6 +26,7 @@ from headscope.files import replacing
 from headscope.nn.capture import capture
 from headscope.show.report.patch_texts import patch_texts
 from headscope.show.report.write import shares
+from headscope.show.viewer.files import glossary, meanings
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 

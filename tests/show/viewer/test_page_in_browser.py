@@ -23,9 +23,9 @@ from viewer_page import (
     small_run,
 )
 
-from benchmarks.pages import meanings
 from headscope.analysis.metrics import colour_ends, head_metrics
 from headscope.analysis.roles import best_assignment, differences
+from headscope.show.viewer.files import meanings
 from headscope.show.viewer.page import attention_page
 
 LOOKS = "“·of” looks at “·state” 0.90"

@@ -17,10 +17,9 @@ from werkzeug.exceptions import BadRequest, HTTPException, UnprocessableEntity
 
 from headscope.analysis.headers import PLUGIN, SHAPE, HeaderError, history, read_header
 from headscope.show.tensorboard.event_data import READ_TOGETHER, EventData
-from headscope.show.viewer.page import STATIC
+from headscope.show.viewer.files import CONTENT_TYPES, viewer_files
 from headscope.terminal import printable
 
-CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
 MAX_HEADERS_BYTES = 32 * 2**20
 """Maximum size of all headers of a history together."""
 PART_SECONDS = 3600
@@ -45,9 +44,9 @@ class AttentionPlugin(TBPlugin):
         return FrontendMetadata(es_module_path="/tab.js", tab_name="Attention")
 
     def get_plugin_apps(self) -> dict[str, Application]:
-        files = [file for file in STATIC.iterdir() if file.suffix in CONTENT_TYPES]
+        # Read once: if the package is updated, a running TensorBoard does not mix two versions.
         return {
-            **{f"/{file.name}": _static(file) for file in files},
+            **{f"/{name}": _static(name, text) for name, text in viewer_files().items()},
             "/runs": self._application(_runs),
             "/history": self._application(_history),
             "/part": self._application(_part),
@@ -64,13 +63,10 @@ class AttentionPlugin(TBPlugin):
         return application
 
 
-def _static(file: Path) -> Application:
-    # Read once: if the package is updated, a running TensorBoard does not mix two versions.
-    content, content_type = file.read_bytes(), CONTENT_TYPES[file.suffix]
-
+def _static(name: str, text: str) -> Application:
     @Request.application
     def application(request: Request) -> Response:
-        return http_util.Respond(request, content, content_type)
+        return http_util.Respond(request, text, CONTENT_TYPES[Path(name).suffix])
 
     return application
 
