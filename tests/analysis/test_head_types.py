@@ -85,7 +85,7 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
 
 def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
     """tests/show/report/test_report.py compares the metrics with those of a report."""
-    metrics, described, *_ = meanings()
+    metrics, described = (meanings()[kind] for kind in ("metrics", "names"))
     plain = [names.GLOBAL, names.MIXED, names.NONE]
     assert list(described) == [*names.NARROW.values(), *names.BROAD.values(), *plain]
     assert all(". A high value means" in text for text in metrics.values())

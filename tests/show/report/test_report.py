@@ -253,7 +253,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     others = ("layer", "head", "type", "uniform_", "measured_tokens")
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
-    assert {*meanings()[0]} - {"rare"} == {*columns} | of_pairs
+    assert {*meanings()["metrics"]} - {"rare"} == {*columns} | of_pairs
     ablated = ("loss_change", "bits_per_byte", "gradient")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
     written = glossary()["Metrics of what heads write and read"]

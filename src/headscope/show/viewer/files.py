@@ -33,20 +33,18 @@ def glossary() -> dict[str, dict[str, tuple[str, str]]]:
     return tables
 
 
-def meanings() -> list[dict[str, str]]:
-    """What metrics, names of heads, words on all pages, and words of explore mean."""
+def meanings() -> dict[str, dict[str, str]]:
+    """What words on all pages, words of explore, names of heads, and metrics mean."""
     *metrics, names, words, of_explore = glossary().values()
     of_metrics = {name: row for table in metrics for name, row in table.items()}
-    tables = (of_metrics, names, words, of_explore)
-    return [{name: meaning for name, (meaning, _) in table.items()} for table in tables]
+    lists = {"words": words, "explore": of_explore, "names": names, "metrics": of_metrics}
+    return {
+        kind: {name: meaning for name, (meaning, _) in rows.items()} for kind, rows in lists.items()
+    }
 
 
 def glossary_module() -> str:
     """The viewer's glossary.js, a JavaScript module. Metrics are written as on the pages."""
-    lines = ["// Made from docs/glossary.md: edit that page."]
-    constants = ("METRICS", "HEAD_NAMES", "WORDS", "EXPLORE_WORDS")
-    for constant, texts in zip(constants, meanings(), strict=True):
-        text = json.dumps(texts, indent=2, ensure_ascii=False)
-        text = re.sub("`(.+?)`", lambda word: f"“{word[1].replace('_', ' ')}”", text)
-        lines.append(f"export const {constant} = {text};")
-    return "\n".join(lines) + "\n"
+    text = json.dumps(meanings(), indent=2, ensure_ascii=False)
+    text = re.sub("`(.+?)`", lambda word: f"“{word[1].replace('_', ' ')}”", text)
+    return f"// Made from docs/glossary.md: edit that page.\nexport const GLOSSARY = {text};\n"

@@ -1,7 +1,7 @@
 // The table of metrics of the opened head.
 
 import { button, card, explain, make, own, set, write } from "./dom.js";
-import { HEAD_NAMES, WORDS } from "./glossary.js";
+import { GLOSSARY } from "./glossary.js";
 import { meaningOf, metricOf } from "./names.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
@@ -13,7 +13,7 @@ const TELLING = 3; // metrics that are always shown
 function tellingMetrics({ names, metrics, uniform }, head, ends) {
   const above = (value, metric) => value - own(uniform, metric);
   const excess = (metric) => above(own(metrics, metric)?.[head], metric) / above(own(ends, metric)?.[1], metric);
-  const others = [...new Set(Object.keys(HEAD_NAMES).map(metricOf))]
+  const others = [...new Set(Object.keys(GLOSSARY.names).map(metricOf))]
     .filter((metric) => excess(metric) >= 0).sort((a, b) => excess(b) - excess(a));
   const order = [metricOf(names[head]), ...others, ...Object.keys(metrics)];
   return [...new Set(order)].filter((metric) => own(metrics, metric)).slice(0, TELLING);
@@ -25,7 +25,7 @@ export function createMetrics(parent) {
   const columns = make(make(table, "thead"), "tr");
   const heads = ["", "", "compared", ""].map((name) => make(columns, "th", { scope: "col", class: name }));
   heads[3].textContent = TEXTS.uniform;
-  explain(heads[3], WORDS.uniform);
+  explain(heads[3], GLOSSARY.words.uniform);
   const body = make(table, "tbody");
   const fold = button(section, TEXTS.all, () => showRows(!all), { class: "fold" });
   let all = false; // whether all metrics are shown

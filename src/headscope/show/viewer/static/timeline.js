@@ -3,7 +3,7 @@
 import { heightIn, sizedInCss } from "./canvas.js";
 import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf, xsOf } from "./chart.js";
 import { button, explain, fill, labelled, make, own, set } from "./dom.js";
-import { HEAD_NAMES } from "./glossary.js";
+import { GLOSSARY } from "./glossary.js";
 import { NO_NAME, background, definitionOf, meaningOf, titleOf } from "./names.js";
 import { metricText, nearest, stepText, timeAxis } from "./scales.js";
 import { headsOf } from "./state.js";
@@ -155,7 +155,7 @@ export function createTimeline(parent, actions) {
     metrics = Object.keys(history.steps.at(-1).metrics).filter(isKnown);
     const names = new Set(history.steps.flatMap(({ names }) => names));
     names.delete(NO_NAME);
-    const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
+    const known = Object.keys(GLOSSARY.names).filter((name) => names.has(name));
     const unknown = [...names].filter((name) => !known.includes(name)).slice(0, 20);
     legend.replaceChildren();
     for (const name of [...known, ...unknown]) {
