@@ -427,7 +427,7 @@ show/viewer/static/model.js
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
 > show/viewer/test_page_in_browser.py::test_the_numbers_are_those_of_the_data
-show/viewer/static/strips.js
+show/viewer/static/timeline.js
 # a strip shows the name of the first step at all steps
 - const name = steps[from].names[head];
 + const name = steps[0].names[head];
