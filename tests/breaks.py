@@ -531,6 +531,9 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "conf", Path(folder) / "conf")
+        glossary = Path(folder) / "docs" / "glossary.md"
+        glossary.parent.mkdir()
+        shutil.copy(ROOT / "docs" / "glossary.md", glossary)
         shutil.copytree(SOURCE, source / "headscope", ignore=shutil.ignore_patterns("__pycache__"))
         if outcome(sorted({one.test for one in chosen}), source):
             print("The tests fail, or cannot run, without any break.")
