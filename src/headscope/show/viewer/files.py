@@ -20,27 +20,20 @@ def viewer_files() -> dict[str, str]:
     return {**texts, "glossary.js": glossary_module()}
 
 
-def glossary() -> dict[str, dict[str, tuple[str, str]]]:
-    """The tables of the page by their titles: what each metric, name or word means, and its
-    definition or condition, or ""."""
-    sections = GLOSSARY.read_text(encoding="utf-8").split("\n## ")[1:]
-    row = re.compile(r"^\| `(.+?)` \| ([^|]+) \|(?: (.*)\|)?$", re.M)
+def glossary() -> dict[str, dict[str, str]]:
+    """The tables of the page by their titles: what each metric, name or word means."""
     tables = {}
-    for section in sections:
-        title, rest = section.split("\n", 1)
-        rows = row.findall(rest)
-        tables[title] = {names.replace("`", ""): (meaning, more) for names, meaning, more in rows}
+    for section in GLOSSARY.read_text(encoding="utf-8").split("\n## ")[1:]:
+        rows = re.findall(r"^\| `(.+?)` \| ([^|]+) \|", section, re.M)
+        tables[section.split("\n")[0]] = {name.replace("`", ""): text for name, text in rows}
     return tables
 
 
 def meanings() -> dict[str, dict[str, str]]:
     """What words on all pages, words of explore, names of heads, and metrics mean."""
     *metrics, names, words, of_explore = glossary().values()
-    of_metrics = {name: row for table in metrics for name, row in table.items()}
-    lists = {"words": words, "explore": of_explore, "names": names, "metrics": of_metrics}
-    return {
-        kind: {name: meaning for name, (meaning, _) in rows.items()} for kind, rows in lists.items()
-    }
+    of_metrics = {name: meaning for table in metrics for name, meaning in table.items()}
+    return {"words": words, "explore": of_explore, "names": names, "metrics": of_metrics}
 
 
 def glossary_module() -> str:
