@@ -364,7 +364,7 @@ def test_every_metric_has_its_uniform_value_and_an_explanation(page):
     metrics = history["steps"][-1]["metrics"]
     rows = page.all(".metrics-card tbody tr")
     assert [row.is_displayed() for row in rows].count(True) == 3
-    page.script("document.querySelector('.metrics-card .fold').click()")
+    page.script("document.querySelector('.metrics-card summary').click()")
     uniform = history["steps"][-1]["uniform"].items()
     for row, (name, uniform_value) in zip(rows, uniform, strict=True):
         *words, value, even = row.text.split()

@@ -1,6 +1,6 @@
 // The table of metrics of the opened head.
 
-import { button, card, explain, make, own, set, write } from "./dom.js";
+import { card, explain, explainControl, make, own, write } from "./dom.js";
 import { GLOSSARY } from "./glossary.js";
 import { meaningOf, metricOf } from "./names.js";
 import { metricText } from "./scales.js";
@@ -27,9 +27,8 @@ export function createMetrics(parent) {
   heads[3].textContent = TEXTS.uniform;
   explain(heads[3], GLOSSARY.words.uniform);
   const body = make(table, "tbody");
-  const fold = button(section, TEXTS.all, () => showRows(!all), { class: "fold" });
-  let all = false; // whether all metrics are shown
-  let telling = [];
+  // When it is open, the style sheet shows all rows of the table.
+  explainControl(make(make(section, "details"), "summary", {}, TEXTS.all), TEXTS.all);
   let built = []; // the history and the names of the metrics that the rows were built for
   let rows = [];
 
@@ -52,12 +51,6 @@ export function createMetrics(parent) {
     });
   }
 
-  function showRows(showAll) {
-    all = showAll;
-    set(fold, { "aria-expanded": all });
-    for (const { row, metric } of rows) row.hidden = !all && !telling.includes(metric);
-  }
-
   return {
     show({ history, step, opened, comparison, what }) {
       const metrics = Object.keys(step.metrics);
@@ -71,7 +64,9 @@ export function createMetrics(parent) {
       table.classList.toggle("comparing", comparison !== null && !same);
       const titles = [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""];
       titles.forEach((text, column) => write(heads[column], text));
-      for (const { metric, text, bar, compared, even, place } of rows) {
+      const telling = tellingMetrics(step, opened, history.ends);
+      for (const { row, metric, text, bar, compared, even, place } of rows) {
+        row.classList.toggle("telling", telling.includes(metric));
         const [value, uniform] = [step.metrics[metric][opened], own(step.uniform, metric)];
         write(text, metricText(value));
         write(even, metricText(uniform));
@@ -79,8 +74,6 @@ export function createMetrics(parent) {
         bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
         write(compared, comparison ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
       }
-      telling = tellingMetrics(step, opened, history.ends);
-      showRows(all);
     },
   };
 }
