@@ -427,7 +427,7 @@ show/viewer/static/model.js
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
 > show/viewer/test_page_in_browser.py::test_the_numbers_are_those_of_the_data
-show/viewer/static/strips.js
+show/viewer/static/timeline.js
 # a strip shows the name of the first step at all steps
 - const name = steps[from].names[head];
 + const name = steps[0].names[head];
@@ -531,6 +531,9 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "conf", Path(folder) / "conf")
+        glossary = Path(folder) / "docs" / "glossary.md"
+        glossary.parent.mkdir()
+        shutil.copy(ROOT / "docs" / "glossary.md", glossary)
         shutil.copytree(SOURCE, source / "headscope", ignore=shutil.ignore_patterns("__pycache__"))
         if outcome(sorted({one.test for one in chosen}), source):
             print("The tests fail, or cannot run, without any break.")

@@ -28,7 +28,7 @@ from headscope.nn import MultiHeadAttention
 from headscope.show.explore import server
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.models import Models
-from headscope.show.viewer.page import STATIC
+from headscope.show.viewer.files import STATIC
 from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.module import LanguageModel
 
