@@ -1,4 +1,4 @@
-"""Writes files again that are generated from conf/, from docs/glossary.md and from the viewer:
+"""Writes files again that are generated from conf/ and from the viewer:
 
     python -m benchmarks.pages [docs/configuration.md ...]    # without a name, all of GENERATED
 
@@ -186,38 +186,6 @@ def exact(base: str, change: str) -> str:
     return "own class" if found is None else "exact"
 
 
-def glossary() -> dict[str, dict[str, tuple[str, str]]]:
-    """The tables of docs/glossary.md by their titles: what each metric, name or word means, and
-    its definition or condition, or ""."""
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    sections = (section.split("\n", 1) for section in text.split("\n## ")[1:])
-    row = re.compile(r"^\| `(.+?)` \| ([^|]+) \|(?: (.*)\|)?$", re.M)
-    rows = {title: row.findall(rest) for title, rest in sections}
-    return {
-        title: {names.replace("`", ""): (meaning, more) for names, meaning, more in found}
-        for title, found in rows.items()
-    }
-
-
-def meanings() -> list[dict[str, str]]:
-    """What metrics, names of heads, words on all pages, and words of explore mean."""
-    *metrics, names, words, of_explore = glossary().values()
-    of_metrics = {name: row for table in metrics for name, row in table.items()}
-    tables = (of_metrics, names, words, of_explore)
-    return [{name: meaning for name, (meaning, _) in table.items()} for table in tables]
-
-
-def glossary_module(_: str) -> str:
-    """The viewer's glossary.js, a JavaScript module. Metrics are written as on the page."""
-    lines = ["// Generated from docs/glossary.md: edit that page."]
-    constants = ("METRICS", "HEAD_NAMES", "WORDS", "EXPLORE_WORDS")
-    for constant, texts in zip(constants, meanings(), strict=True):
-        text = json.dumps(texts, indent=2, ensure_ascii=False)
-        text = re.sub("`(.+?)`", lambda word: f"“{word[1].replace('_', ' ')}”", text)
-        lines.append(f"export const {constant} = {text};")
-    return "\n".join(lines) + "\n"
-
-
 def data_of(page: str) -> dict[str, Any]:
     """The arguments of `attention_page` for a page that it wrote."""
     [text] = re.findall(r'id="data">(.*)</script>', page)
@@ -237,8 +205,7 @@ def with_current_viewer(page: str) -> str:
 GENERATED: dict[str, Callable[[str], str]] = {
     "docs/configuration.md": configuration,
     "docs/ecosystem.md": with_matrix,
-    "src/headscope/show/viewer/static/glossary.js": glossary_module,
-    "docs/demo.html": with_current_viewer,  # last, because it contains glossary.js
+    "docs/demo.html": with_current_viewer,
 }
 """The generated files. Each function gets the text of its file, and returns the new text."""
 

@@ -329,9 +329,9 @@ analysis/circuits.py
 > analysis/test_circuits.py::test_compositions_are_those_of_whole_matrices
 analysis/path_patching.py
 # heads between sender and receiver read the changed stream
-- x = x + clean.attended[layer]
-+ block = model.blocks[layer]
-+         x = x + block.attention(block.attention_norm(x), position=model.position)
+- x = model.blocks[between].feed(x + clean.attended[between])
++ passed, position = model.blocks[between], model.position
++                     x = passed.feed(x + passed.attention(passed.attention_norm(x), position=position))
 > analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
 trained/generation/choose_token.py
 # what is shown as sampled ignores top_p
@@ -427,7 +427,7 @@ show/viewer/static/model.js
 - next: ofTarget[row * places + place]
 + next: ofTarget[(row + 1) * places + place]
 > show/viewer/test_page_in_browser.py::test_the_numbers_are_those_of_the_data
-show/viewer/static/strips.js
+show/viewer/static/timeline.js
 # a strip shows the name of the first step at all steps
 - const name = steps[from].names[head];
 + const name = steps[0].names[head];
@@ -531,6 +531,9 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "conf", Path(folder) / "conf")
+        glossary = Path(folder) / "docs" / "glossary.md"
+        glossary.parent.mkdir()
+        shutil.copy(ROOT / "docs" / "glossary.md", glossary)
         shutil.copytree(SOURCE, source / "headscope", ignore=shutil.ignore_patterns("__pycache__"))
         if outcome(sorted({one.test for one in chosen}), source):
             print("The tests fail, or cannot run, without any break.")

@@ -46,8 +46,8 @@ import headscope.trained.checkpoint.file
 import headscope.training.run  # imports all that a session needs
 from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.callbacks.saving import CheckpointSaver
+from headscope.training.loggers import flat
 from headscope.training.module import LanguageModel
-from headscope.training.run import flat
 from headscope.training.run_folder import is_run
 
 EXEMPT = ("seconds", "tokens_per_second", "wait", "saved_at", "crc32")

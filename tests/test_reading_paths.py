@@ -28,7 +28,7 @@ from headscope.nn import MultiHeadAttention
 from headscope.show.explore import server
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.models import Models
-from headscope.show.viewer.page import STATIC
+from headscope.show.viewer.files import STATIC
 from headscope.training.callbacks.attention import AttentionLog
 from headscope.training.module import LanguageModel
 
@@ -183,7 +183,7 @@ def test_a_reading_path_is_as_short_as_contributing_says(
     ]
     assert len(listed) == int(listed_files)
     size = sum(file.read_text("utf-8").count("\n") for file in listed)
-    assert size <= int(listed_lines.replace(",", ""))
+    assert size <= int(listed_lines.replace(",", "")), f"{size} lines: raise the number"
     ran = path(speeches).lines
     lines_run = sum(map(len, ran.values()))
     found = f"{name}: {len(ran)} and {lines_run:,}"

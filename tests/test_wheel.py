@@ -58,21 +58,20 @@ def files_in(folder: Path) -> set[str]:
     }
 
 
-def test_they_hold_the_package_and_conf_and_nothing_else(built: Path) -> None:
-    package, conf = files_in(PACKAGE), files_in(ROOT / "conf")
+def test_they_hold_the_package_conf_and_the_glossary_and_nothing_else(built: Path) -> None:
+    package, others = files_in(PACKAGE), {f"conf/{name}" for name in files_in(ROOT / "conf")}
+    others.add("docs/glossary.md")
     [wheel], [source] = built.glob("*.whl"), built.glob("*.tar.gz")
     about = f"headscope-{headscope.__version__}.dist-info"
     names = {*zipfile.ZipFile(wheel).namelist()}
-    inside = {f"headscope/{name}" for name in package | {f"conf/{file}" for file in conf}}
+    inside = {f"headscope/{name}" for name in package | others}
     assert {name for name in names if not name.startswith(about)} == inside
     assert {f"{about}/licenses/LICENSE", f"{about}/entry_points.txt"} <= names
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names >= {f"src/headscope/{name}" for name in package} | {
-        f"conf/{name}" for name in conf
-    }
+    assert names >= {f"src/headscope/{name}" for name in package} | others
     assert {name.partition("/")[0] for name in names} == {
-        *("src", "conf", "scripts", "pyproject.toml", "README.md", "LICENSE"),
+        *("src", "conf", "docs", "scripts", "pyproject.toml", "README.md", "LICENSE"),
         *("CHANGELOG.md", "CITATION.cff", "PKG-INFO", ".gitignore"),
     }
     for file in (wheel, source):

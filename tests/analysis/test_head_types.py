@@ -6,12 +6,12 @@ import pytest
 import torch
 from viewer_data import uniform_metrics
 
-from benchmarks.pages import glossary, meanings
 from headscope.analysis import head_types as names
 from headscope.analysis.head_types import HeadType, Thresholds, head_types
 from headscope.analysis.metrics import head_metrics, uniform
 from headscope.analysis.own_metrics import OURS
 from headscope.config.parts import defaults_in_conf
+from headscope.show.viewer.files import GLOSSARY, glossary, meanings
 
 TOKENS = 24
 EVEN = uniform_metrics(TOKENS)
@@ -85,13 +85,13 @@ def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
 
 def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
     """tests/show/report/test_report.py compares the metrics with those of a report."""
-    metrics, described, *_ = meanings()
+    metrics, described = (meanings()[kind] for kind in ("metrics", "names"))
     plain = [names.GLOBAL, names.MIXED, names.NONE]
     assert list(described) == [*names.NARROW.values(), *names.BROAD.values(), *plain]
     assert all(". A high value means" in text for text in metrics.values())
     assert {*metrics} <= {*OURS}  # the names that a metric of the user may not have
     for table in glossary().values():  # the pages show the meanings as tooltips
-        for meaning, _ in table.values():
+        for meaning in table.values():
             assert meaning.endswith(".")
             assert not re.search(r"[=^|/*]|sum\(|\bln\b", meaning)
 
@@ -99,6 +99,9 @@ def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
 def test_the_thresholds_in_the_glossary_are_the_defaults():
     keys = {name: key for key, name in [*names.NARROW.items(), *names.BROAD.items()]}
     keys |= {names.GLOBAL: "spread", names.MIXED: "spread", names.NONE: "even"}
-    for name, (_, condition) in glossary()["Names of heads"].items():
+    section = GLOSSARY.read_text("utf-8").partition("## Names of heads\n")[2].partition("\n## ")[0]
+    conditions = dict(re.findall(r"^\| `(.+?)` \| [^|]+ \| (.*) \|$", section, re.M))
+    assert [*conditions] == [*glossary()["Names of heads"]]
+    for name, condition in conditions.items():
         value = getattr(Thresholds, keys[name])
         assert re.search(rf"(at least|below) ({value}|{value:.0%})(?![\d.]*\d)", condition), name

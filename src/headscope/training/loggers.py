@@ -20,6 +20,12 @@ from headscope.files import FULL
 
 EVENT_FILE_SUFFIX = ".headscope"  # of TensorBoard's event files that headscope has written
 
+COMPARED = (
+    *(f"model.{key}" for key in ("layers", "heads", "embed_dim", "block_size", "dropout")),
+    *("optimizer.lr", "optimizer.weight_decay", "trainer.max_steps", "trainer.batch_size", "seed"),
+)
+"""The settings in TensorBoard's tab HParams: those that people compare most."""
+
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
     return [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
@@ -54,6 +60,40 @@ def report_lost_log(folder: Path) -> Iterator[None]:
         raise UserError(f"{problem}; {advice}") from error
     finally:
         threading.excepthook = previous_hook
+
+
+def log_settings(trainer: Trainer, config: Mapping[str, Any]) -> None:
+    """Logs the configuration of a run, but not to TensorBoard, which gets it in `log_final`."""
+    for logger in trainer.loggers:
+        if not isinstance(logger, TensorBoardLogger):
+            logger.log_hyperparams(flat(config))
+
+
+def log_final(
+    trainer: Trainer, config: Mapping[str, Any], losses: Mapping[str, float], steps: int
+) -> None:
+    """Logs the final losses of a run of `steps` steps, whose keys are the tags."""
+    settings = flat(config)
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            # A run that is killed before it writes the summary logs this again. TensorBoard then
+            # hides the first entry, because its step is after that of the checkpoint.
+            compared = {key: settings[key] for key in COMPARED if key in settings}
+            logger.log_hyperparams(compared, dict(losses), step=steps + 1)
+        else:
+            logger.log_metrics(dict(losses), step=steps)
+        logger.finalize("success")
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested dictionaries: {"model": {"heads": 4}} becomes {"model.heads": 4}."""
+    result: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            result |= flat(value, f"{prefix}{key}.")
+        elif not key.startswith("_") and key != "resume":
+            result[prefix + key] = "null" if value is None else value
+    return result
 
 
 def log_scalars(trainer: Trainer, values: Mapping[str, float], step: int) -> None:

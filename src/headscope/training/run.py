@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from headscope.config.own_parts import own_code
@@ -19,7 +19,13 @@ from headscope.training.build import Run
 from headscope.training.callbacks.saving import CheckpointSaver
 from headscope.training.callbacks.steps import StepCallback
 from headscope.training.console import print_final_validation
-from headscope.training.loggers import report_lost_log, sort_before_now, tensorboards
+from headscope.training.loggers import (
+    log_final,
+    log_settings,
+    report_lost_log,
+    sort_before_now,
+    tensorboards,
+)
 from headscope.training.module import Diverged
 from headscope.training.processes import lost_connection
 from headscope.training.resume import does_not_fit
@@ -27,12 +33,6 @@ from headscope.training.run_folder import how_to_resume, is_run, remove_leftover
 
 WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What Lightning raises while it restores a training state that lacks an entry, for example."""
-
-COMPARED = (
-    *(f"model.{key}" for key in ("layers", "heads", "embed_dim", "block_size", "dropout")),
-    *("optimizer.lr", "optimizer.weight_decay", "trainer.max_steps", "trainer.batch_size", "seed"),
-)
-"""The settings in TensorBoard's tab HParams: those that people compare most."""
 
 
 def fit(run: Run) -> dict[str, Any]:
@@ -65,10 +65,7 @@ def _fit(run: Run) -> dict[str, Any]:
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.reset_peak_memory_stats(device)  # forget the peak of an earlier run
-    settings = flat(run.config.kept())
-    for logger in trainer.loggers:
-        if not isinstance(logger, TensorBoardLogger):  # it gets them with the final losses
-            logger.log_hyperparams(settings)
+    log_settings(trainer, run.config.kept())
     checkpoint = run.resume.path if run.resume else None
     trainer.fit(run.module, datamodule=run.data, ckpt_path=checkpoint, weights_only=True)
     if trainer.fast_dev_run:
@@ -105,15 +102,7 @@ def _fit(run: Run) -> dict[str, Any]:
     if device.type == "cuda":
         summary["peak_memory_mib"] = torch.cuda.max_memory_allocated(device) >> 20
     final = {f"final/{name}": value for name, value in losses.items() if value is not None}
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            # A run that is killed before it writes the summary logs this again. TensorBoard then
-            # hides the first entry, because its step is after that of the checkpoint.
-            compared = {key: settings[key] for key in COMPARED if key in settings}
-            logger.log_hyperparams(compared, final, step=steps + 1)
-        else:
-            logger.log_metrics(final, step=steps)
-        logger.finalize("success")
+    log_final(trainer, run.config.kept(), final, steps)
     if trainer.is_global_zero:
         write_summary(run.folder, summary)
     return summary
@@ -160,17 +149,6 @@ def explained(run: Run, error: Exception) -> str | None:
     if others and isinstance(error, RuntimeError | ValueError):
         return f"{place[-1]}: {' '.join(str(error).split())}"
     return None
-
-
-def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested dictionaries: {"model": {"heads": 4}} becomes {"model.heads": 4}."""
-    result: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            result |= flat(value, f"{prefix}{key}.")
-        elif not key.startswith("_") and key != "resume":
-            result[prefix + key] = "null" if value is None else value
-    return result
 
 
 def device_name(device: torch.device) -> str:

@@ -70,7 +70,10 @@ def served(explorer: Explorer, **options: object) -> tuple[str, str]:
 
 
 def test_the_page_and_its_modules_are_served_with_a_strict_policy(address: str) -> None:
-    for path in ("/", "/explore.js", "/explore.css", "/viewer/viewer.js", "/viewer/viewer.css"):
+    for path in (
+        *("/", "/explore.js", "/explore.css"),
+        *("/viewer/viewer.js", "/viewer/viewer.css", "/viewer/glossary.js"),
+    ):
         status, headers, body = send(address, "GET", path)
         assert status == 200
         assert body

@@ -15,7 +15,6 @@ from checkpoint_files import configuration, content, opened, save
 from tab_runs import in_process
 
 import headscope
-from benchmarks.pages import glossary, meanings
 from headscope.analysis import ablation
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
@@ -27,6 +26,7 @@ from headscope.files import replacing
 from headscope.nn.capture import capture
 from headscope.show.report.patch_texts import patch_texts
 from headscope.show.report.write import shares
+from headscope.show.viewer.files import glossary, meanings
 
 pytestmark = pytest.mark.usefixtures("pictures_not_drawn")
 
@@ -250,7 +250,7 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
     others = ("layer", "head", "type", "uniform_", "measured_tokens")
     assert list(columns) == [name for name in heads[0] if not name.startswith(others)]
     of_pairs = {"diversity", "cosine_similarity", "jensen_shannon", "denoising", "noising"}
-    assert {*meanings()[0]} - {"rare"} == {*columns} | of_pairs
+    assert {*meanings()["metrics"]} - {"rare"} == {*columns} | of_pairs
     ablated = ("loss_change", "bits_per_byte", "gradient")
     repeats = ("induction", "duplicate", "repeat_previous", "prefix_matching", "other_induction")
     written = glossary()["Metrics of what heads write and read"]

@@ -19,6 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 import headscope.show.viewer
 from headscope.analysis.headers import MAX_STEPS, MEASURED
 from headscope.show.tensorboard.loader import AttentionLoader
+from headscope.show.viewer.files import glossary_module
 from headscope.training.loggers import add_snapshot
 from headscope.training.snapshot_events import snapshot_summary
 
@@ -124,11 +125,12 @@ def test_the_tab_and_its_runs_with_snapshots_are_listed(served: Board) -> None:
 
 
 def test_static_files_are_served_with_their_type_and_no_other_file(served: Board) -> None:
-    for file in STATIC:
-        answer, kind = served.ask(file.name), {".js": "javascript", ".css": "css"}[file.suffix]
+    files = {file.name: file.read_bytes() for file in STATIC}
+    for name, content in {**files, "glossary.js": glossary_module().encode()}.items():
+        answer, kind = served.ask(name), {".js": "javascript", ".css": "css"}[Path(name).suffix]
         assert answer.headers["Content-Type"] == f"text/{kind}; charset=utf-8"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer.body == file.read_bytes()
+        assert answer.body == content
     for path in [
         *("../plugin.py", "..%2fhistory.py", "%2e%2e/history.py", "....//history.py"),
         *("../../../../../etc/passwd", "/etc/passwd", "static/tab.js", "tab.js%00.css", "tab.py"),

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from viewer_data import HOSTILE, Elements, run
 
 from headscope.data.labels import visible
-from headscope.show.viewer.page import STATIC, attention_page
+from headscope.show.viewer.files import STATIC
+from headscope.show.viewer.page import attention_page
 
 LABELS = [f" word{number}" for number in range(5)]
 

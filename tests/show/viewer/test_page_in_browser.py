@@ -23,9 +23,9 @@ from viewer_page import (
     small_run,
 )
 
-from benchmarks.pages import meanings
 from headscope.analysis.metrics import colour_ends, head_metrics
 from headscope.analysis.roles import best_assignment, differences
+from headscope.show.viewer.files import meanings
 from headscope.show.viewer.page import attention_page
 
 LOOKS = "“·of” looks at “·state” 0.90"
@@ -306,7 +306,7 @@ def test_every_text_is_shown_as_text_and_nothing_is_asked_for(opened):
     assert HOSTILE in page.text(".metrics-card")
     assert HOSTILE in page.text(".bar select")
     tips = [each.get_attribute("data-tip") for each in page.all(".metrics-card tbody th span")]
-    assert tips == [about, None, about, meanings()[0]["largest"]]
+    assert tips == [about, None, about, meanings()["metrics"]["largest"]]
     loaded = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
     assert [name for name in page.script(loaded) if not name.startswith("data:")] == []
 
@@ -364,7 +364,7 @@ def test_every_metric_has_its_uniform_value_and_an_explanation(page):
     metrics = history["steps"][-1]["metrics"]
     rows = page.all(".metrics-card tbody tr")
     assert [row.is_displayed() for row in rows].count(True) == 3
-    page.script("document.querySelector('.metrics-card .fold').click()")
+    page.script("document.querySelector('.metrics-card summary').click()")
     uniform = history["steps"][-1]["uniform"].items()
     for row, (name, uniform_value) in zip(rows, uniform, strict=True):
         *words, value, even = row.text.split()
@@ -385,7 +385,8 @@ def test_help_has_the_glossary_and_explains_every_control(opened, by_keyboard):
     page.script("arguments[0].focus()", help_button)
     page.press(Keys.ENTER) if by_keyboard else page.click(help_button)
     terms = {each.text for each in page.all("dialog dt")}
-    assert terms > {name.replace("_", " ") for table in meanings()[:2] for name in table}
+    names = [*meanings()["metrics"], *meanings()["names"]]
+    assert terms > {name.replace("_", " ") for name in names}
     page.press(Keys.ARROW_LEFT, Keys.ESCAPE)
     assert not page.one("dialog").is_displayed()
     assert page.tokens[2].get_attribute("aria-pressed") == "true"  # Esc and ← act on the panel only

@@ -22,7 +22,8 @@ from headscope.errors import UserError, ran_out_of_memory
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
 from headscope.show.explore.protocol import REQUESTS, parse_request
-from headscope.show.viewer.page import STATIC as VIEWER
+from headscope.show.viewer.files import STATIC as VIEWER
+from headscope.show.viewer.files import glossary_module
 from headscope.terminal import printable
 
 STATIC = Path(__file__).with_name("static")
@@ -122,9 +123,11 @@ def application(explorer: Explorer, token: str | None = None) -> ASGIApp:
         line = printable(reason).encode(errors="backslashreplace").decode()
         return JSONResponse({"error": line}, status)
 
+    glossary = Response(glossary_module(), media_type="text/javascript")
     others = {"write": stream, "deciders": stream, "export": exported}
     routes = [
         *(Route(f"/v1/{name}", others.get(name, answer), methods=["POST"]) for name in REQUESTS),
+        Route("/viewer/glossary.js", glossary, methods=["GET"]),
         Mount("/viewer", StaticFiles(directory=VIEWER)),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]

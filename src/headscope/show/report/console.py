@@ -1,13 +1,11 @@
 """What `headscope analyze` prints about a report."""
 
 import math
-from collections.abc import Iterator
-
-from torch import Tensor
 
 from headscope.analysis.head_types import NONE
+from headscope.analysis.rows import per_head
 from headscope.show.report.patch_texts import PatchedTexts
-from headscope.show.report.tables import HeadsAtStep
+from headscope.show.report.tables import HeadsAtStep, patching_table
 from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
@@ -43,11 +41,10 @@ def print_ablation(result: AblationResult) -> None:
         f"most important heads: change of the loss with the head replaced by {result.replace_by} "
         f"({result.loss:.4f} nats per token with all heads), and the largest induction of others"
     )
-    induction = result.metrics.get("other_induction")  # not measured on very short texts
-    for name, head, change in largest(result.metrics["loss_change"]):
-        error = result.metrics["loss_change_error"][head]
-        others = math.nan if induction is None else induction[head]
-        print(f"{name}  {change:+.4f} ± {error:.4f}  {others:.2f}")
+    for head in per_head(result.metrics).nlargest(LISTED, "loss_change").itertuples():
+        values = f"{head.loss_change:+.4f} ± {head.loss_change_error:.4f}"
+        others = getattr(head, "other_induction", math.nan)  # not measured on very short texts
+        print(f"L{head.layer}H{head.head}  {values}  {others:.2f}")
 
 
 def print_gradients(result: AblationResult) -> None:
@@ -55,8 +52,9 @@ def print_gradients(result: AblationResult) -> None:
         "most important heads by their gradients: importance, and the estimated change of the loss "
         f"with the head replaced by {result.replace_by} (nats per token)"
     )
-    for name, head, importance in largest(result.metrics["gradient_importance"]):
-        print(f"{name}  {importance:.4f}  {result.metrics['loss_change_estimate'][head]:+.4f}")
+    for head in per_head(result.metrics).nlargest(LISTED, "gradient_importance").itertuples():
+        values = f"{head.gradient_importance:.4f}  {head.loss_change_estimate:+.4f}"
+        print(f"L{head.layer}H{head.head}  {values}")
     importance, change = result.correlations.values()
     if math.isfinite(importance + change):
         both = f"importance {importance:.2f}, estimated change {change:.2f}"
@@ -70,13 +68,8 @@ def print_patching(patching: PatchedTexts) -> None:
         f"text and {result.corrupted:.4f} on the corrupted text"
     )
     print("denoising: heads that restore most of this difference (0: nothing, 1: all of it)")
-    print(*(f"{name}  {score:.2f}" for name, _, score in largest(result.denoising)), sep="\n")
+    for head in patching_table(result).nlargest(LISTED, "denoising").itertuples():
+        print(f"L{head.layer}H{head.head}  {head.denoising:.2f}")
     print("noising: heads that leave least of this difference (1: all of it, 0: nothing)")
-    print(*(f"{name}  {-score:.2f}" for name, _, score in largest(-result.noising)), sep="\n")
-
-
-def largest(metric: Tensor) -> Iterator[tuple[str, tuple[int, int], float]]:
-    """The name, place and value of the LISTED heads with the largest values of a metric (L, H)."""
-    for number in metric.flatten().argsort(descending=True, stable=True)[:LISTED].tolist():
-        layer, head = divmod(number, metric.size(1))
-        yield f"L{layer}H{head}", (layer, head), float(metric[layer, head])
+    for head in patching_table(result).nsmallest(LISTED, "noising").itertuples():
+        print(f"L{head.layer}H{head.head}  {head.noising:.2f}")

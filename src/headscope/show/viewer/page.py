@@ -8,7 +8,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-STATIC, SKELETON = (Path(__file__).with_name(name) for name in ("static", "page.html"))
+from headscope.show.viewer.files import viewer_files
+
+SKELETON = Path(__file__).with_name("page.html")
 IMPORT = re.compile(r'(?<=from ")\./(?=\w+\.js")')
 """Modules in data: URLs cannot import one another by relative names. So `./dom.js` becomes
 `dom.js`. The import map of the page resolves these names."""
@@ -41,8 +43,10 @@ def attention_page(
         history = {**run["history"], "steps": steps}
         own = {"name": run["name"], "text": run["text"], "why": run.get("why", [])}
         shown.append({**own, "history": history})
-    files = (file for file in sorted(STATIC.glob("*.js")) if file.name != "tab.js")
-    sources = {file.name: IMPORT.sub("", file.read_text("utf-8")).encode() for file in files}
+    files = viewer_files()
+    style = files.pop("viewer.css")
+    del files["tab.js"]
+    sources = {name: IMPORT.sub("", text).encode() for name, text in sorted(files.items())}
     script = "data:text/javascript;base64,"
     modules = {name: script + b64encode(source).decode() for name, source in sources.items()}
     elements = [
@@ -52,7 +56,7 @@ def attention_page(
     ]
     data = {"title": title, "runs": shown, "start": start or {}, "captions": captions}
     return Template(SKELETON.read_text("utf-8")).substitute(
-        style=(STATIC / "viewer.css").read_text("utf-8"),
+        style=style,
         data=_script_safe(data),
         parts="\n".join(elements),
         modules=_script_safe({"imports": modules}),

@@ -5,7 +5,7 @@ import { switchesOf } from "./address.js";
 import { stream } from "./api.js";
 import { keptSteps, runOf } from "./models.js";
 import { button, card, explain, fill, labelled, make, radios } from "./viewer/dom.js";
-import { WORDS } from "./viewer/glossary.js";
+import { GLOSSARY } from "./viewer/glossary.js";
 import { list, percentText } from "./viewer/next.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
@@ -112,7 +112,7 @@ export function createDeciders(parent, actions) {
     list(partRows, parts.map((row) => ({
       text: row.part, ...change(row), click: isHead(row) ? () => actions.open(row.part) : undefined,
       label: TEXTS.effectOf(row.part, by, label, falls(row), ...shares(row)),
-      tip: isHead(row) ? undefined : WORDS["feed-forward"],
+      tip: isHead(row) ? undefined : GLOSSARY.words["feed-forward"],
     })));
   }
 

@@ -33,7 +33,6 @@ export function switchedGroups(switched, { layers, heads }) {
 
 export function createSwitches(parent, actions) {
   const section = make(parent, "section", { class: "card switches-card", "aria-label": TEXTS.switches });
-  section.hidden = true; // until a text is read
   const buttons = make(section, "div", { class: "buttons" });
   const ways = make(buttons, "fieldset", { class: "views" });
   const title = make(ways, "span", { class: "way-of" });
@@ -116,7 +115,6 @@ export function createSwitches(parent, actions) {
     show(...shown) {
       let head;
       [state, main, reference, head] = shown;
-      section.hidden = false;
       opened = every().includes(head) ? head : opened;
       ways.setAttribute("aria-label", TEXTS.wayOf(opened));
       const isHeld = main.answer.history.steps[0].held[every().indexOf(opened)];

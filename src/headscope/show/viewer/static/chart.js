@@ -1,5 +1,5 @@
 // Draws the timeline: a line per head, the loss, and the axis of the steps. Each has an area
-// {left, right, top, height, x} in pixels: x(step) is the place of a training step.
+// {left, right, top, height, x, xs} in pixels: x(step) is the place of a training step, and xs those of all.
 
 import { drawAcross, drawAxis, drawLine, drawText, heightIn } from "./canvas.js";
 import { own } from "./dom.js";
@@ -35,8 +35,6 @@ function spread(ys, gap, low, high) {
 
 const valuesOf = ({ history, metric }, head) => history.steps.map((step) => own(step.metrics, metric)?.[head] ?? null);
 
-export const xsOf = ({ history }, area) => history.steps.map(({ step }) => area.x(step));
-
 /** The axis of the metric, and the lines of the heads that have no label. */
 export function drawOtherLines(context, model, area) {
   const { history, metric, theme } = model;
@@ -49,8 +47,7 @@ export function drawOtherLines(context, model, area) {
   const heads = headsOf(history);
   if (heads.length <= FEW) return;
   context.globalAlpha = 0.35;
-  const xs = xsOf(model, area);
-  for (const head of heads) drawLine(context, xs, valuesOf(model, head).map(y), theme.grey);
+  for (const head of heads) drawLine(context, area.xs, valuesOf(model, head).map(y), theme.grey);
   context.globalAlpha = 1;
 }
 
@@ -58,7 +55,6 @@ export function drawOtherLines(context, model, area) {
 export function drawLabelledLines(context, model, area) {
   const { history, opened, theme } = model;
   const y = heightIn(area, rangeOf(model));
-  const xs = xsOf(model, area);
   const lines = labelledHeads(model).map((head, order) => {
     const values = valuesOf(model, head);
     const colour = theme.series[order % theme.series.length];
@@ -66,8 +62,8 @@ export function drawLabelledLines(context, model, area) {
     return { head, values, ys: values.map(y), colour, dash, font: head === opened ? "600 11px" : "11px" };
   });
   const front = lines.find(({ head }) => head === opened);
-  for (const line of lines) if (line !== front) drawLine(context, xs, line.ys, line.colour, 1.5, line.dash);
-  drawLine(context, xs, front.ys, front.colour, 3.5, front.dash);
+  for (const line of lines) if (line !== front) drawLine(context, area.xs, line.ys, line.colour, 1.5, line.dash);
+  drawLine(context, area.xs, front.ys, front.colour, 3.5, front.dash);
 
   const shown = lines.filter(({ values }) => values.at(-1) !== null);
   const places = spread(shown.map(({ ys }) => ys.at(-1)), 12, area.top + 2, area.top + area.height);

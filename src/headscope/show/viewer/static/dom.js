@@ -1,8 +1,8 @@
 // Elements, fields of forms, and the tooltip. Texts are only textContent or attributes, never HTML.
 
-import { EXPLORE_WORDS, WORDS } from "./glossary.js";
+import { GLOSSARY } from "./glossary.js";
 
-const MEANINGS = Object.entries({ ...WORDS, ...EXPLORE_WORDS }); // of one or more words
+const MEANINGS = Object.entries({ ...GLOSSARY.words, ...GLOSSARY.explore }); // of one or more words
 
 /** Sets attributes of an element, or removes undefined ones. A function listens to the event with its name. */
 export function set(element, attributes) {

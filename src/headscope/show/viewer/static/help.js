@@ -1,7 +1,7 @@
 // The help panel: how to read the page, and the glossary.
 
 import { button, make } from "./dom.js";
-import { EXPLORE_WORDS, HEAD_NAMES, METRICS, WORDS } from "./glossary.js";
+import { GLOSSARY } from "./glossary.js";
 import { HELP as TEXTS } from "./texts.js";
 
 /** Appends a button that opens the panel. `inExplore` adds what only the page of explore has. */
@@ -13,8 +13,7 @@ export function createHelp(parent, inExplore) {
   make(panel, "h3", {}, TEXTS.title);
   const body = make(panel, "div", { tabindex: 0, autofocus: "" }); // the arrow keys scroll it
   for (const [, text] of shown(TEXTS.about)) make(body, "p", {}, text);
-  const lists = { words: WORDS, explore: EXPLORE_WORDS, names: HEAD_NAMES, metrics: METRICS };
-  for (const [name, entries] of shown(lists)) {
+  for (const [name, entries] of shown(GLOSSARY)) {
     make(body, "h4", {}, TEXTS.lists[name]);
     const list = make(body, "dl");
     for (const [term, text] of Object.entries(entries)) {

@@ -1,7 +1,7 @@
 // The table of metrics of the opened head.
 
-import { button, card, explain, make, own, set, write } from "./dom.js";
-import { HEAD_NAMES, WORDS } from "./glossary.js";
+import { card, explain, explainControl, make, own, write } from "./dom.js";
+import { GLOSSARY } from "./glossary.js";
 import { meaningOf, metricOf } from "./names.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
@@ -20,7 +20,7 @@ function tellingMetrics(step, head, ends) {
   const { names, metrics } = step;
   const above = (value, metric) => value - evenOf(step, metric, head);
   const excess = (metric) => above(own(metrics, metric)?.[head], metric) / above(own(ends, metric)?.[1], metric);
-  const others = [...new Set(Object.keys(HEAD_NAMES).map(metricOf))]
+  const others = [...new Set(Object.keys(GLOSSARY.names).map(metricOf))]
     .filter((metric) => excess(metric) >= 0).sort((a, b) => excess(b) - excess(a));
   const order = [metricOf(names[head]), ...others, ...Object.keys(metrics)];
   return [...new Set(order)].filter((metric) => own(metrics, metric)).slice(0, TELLING);
@@ -32,11 +32,10 @@ export function createMetrics(parent) {
   const columns = make(make(table, "thead"), "tr");
   const heads = ["", "", "compared", ""].map((name) => make(columns, "th", { scope: "col", class: name }));
   heads[3].textContent = TEXTS.uniform;
-  explain(heads[3], WORDS.uniform);
+  explain(heads[3], GLOSSARY.words.uniform);
   const body = make(table, "tbody");
-  const fold = button(section, TEXTS.all, () => showRows(!all), { class: "fold" });
-  let all = false; // whether all metrics are shown
-  let telling = [];
+  // When it is open, the style sheet shows all rows of the table.
+  explainControl(make(make(section, "details"), "summary", {}, TEXTS.all), TEXTS.all);
   let built = []; // the history and the names of the metrics that the rows were built for
   let rows = [];
 
@@ -59,12 +58,6 @@ export function createMetrics(parent) {
     });
   }
 
-  function showRows(showAll) {
-    all = showAll;
-    set(fold, { "aria-expanded": all });
-    for (const { row, metric } of rows) row.hidden = !all && !telling.includes(metric);
-  }
-
   return {
     show({ history, step, opened, comparison, what }) {
       const metrics = Object.keys(step.metrics);
@@ -78,7 +71,9 @@ export function createMetrics(parent) {
       table.classList.toggle("comparing", comparison !== null && !same);
       const titles = [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""];
       titles.forEach((text, column) => write(heads[column], text));
-      for (const { metric, text, bar, compared, even, place } of rows) {
+      const telling = tellingMetrics(step, opened, history.ends);
+      for (const { row, metric, text, bar, compared, even, place } of rows) {
+        row.classList.toggle("telling", telling.includes(metric));
         const [value, uniform] = [step.metrics[metric][opened], evenOf(step, metric, opened)];
         write(text, metricText(value));
         write(even, metricText(uniform));
@@ -86,8 +81,6 @@ export function createMetrics(parent) {
         bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
         write(compared, comparison ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
       }
-      telling = tellingMetrics(step, opened, history.ends);
-      showRows(all);
     },
   };
 }

@@ -17,7 +17,7 @@ export async function modelOf(store, runs, state) {
   const { history, index, opened } = chosen;
   const { comparison, problem } = await chooseComparison(store, runs, chosen);
   if (!problem) chosen.state.compare = comparison ? `${comparison.kind}:${comparison.value}` : "";
-  const step = stepOf(history, index);
+  const step = history.steps[index];
   const name = headName(opened, history.heads);
   const run = runText(chosen.state.run, history, step);
   const at = COMMON.step(history.imported ? null : step.step);
@@ -57,18 +57,13 @@ export async function withWeights(store, model) {
   return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };
 }
 
-/** A step of a history, with what belongs to all steps. */
-function stepOf(history, index) {
-  return { ends: history.ends, ...history.steps[index] };
-}
-
 async function choose(store, runs, state) {
   const run = runs.find(({ name }) => name === state.run) ?? runs[0];
   const tag = run.texts.includes(state.text) ? state.text : run.texts[0];
   const history = await store.history(run.name, tag);
   const { steps, heads, labels } = history;
   const index = state.step === null ? steps.length - 1 : nearest(numbersOf(steps), state.step);
-  const last = stepOf(history, steps.length - 1);
+  const last = steps.at(-1);
   const ratios = last.ratios.map((ratio, head) => (last.held[head] ? -1 : ratio ?? 0));
   const best = ratios.indexOf(Math.max(...ratios));
   const isEdge = ({ head, query, key }) => headNumber(head, history) !== null && query < labels.length && key <= query;
@@ -111,10 +106,10 @@ async function chooseComparison(store, runs, { state, history, index, opened }) 
     comparison.index = nearest(numbersOf(steps), history.steps[index].step);
     comparison.what = runText(value, comparison.history, steps[comparison.index]);
   }
-  comparison.step = stepOf(comparison.history, comparison.index);
+  comparison.step = comparison.history.steps[comparison.index];
   if (kind === "role") {
     comparison.all = COMPARE.theirRoles(comparison.what);
-    comparison.roles = sameRoles(stepOf(history, index), comparison.step);
+    comparison.roles = sameRoles({ history, index }, comparison);
     const { head, difference } = comparison.roles[opened];
     if (difference === null) return refuse(COMPARE.noRole(headName(opened, history.heads)));
     comparison.opened = head;

@@ -2,7 +2,7 @@
 // with the same colour, so that no two names look the same to a colour-blind reader, and a short name.
 
 import { own } from "./dom.js";
-import { HEAD_NAMES, METRICS } from "./glossary.js";
+import { GLOSSARY } from "./glossary.js";
 import { headName } from "./state.js";
 import { HEADS } from "./texts.js";
 
@@ -32,10 +32,10 @@ const kindOf = (name) => (/^\d+ back$/.test(name) ? "fixed-offset" : name);
 /** [colour variable, striped, short name] of a name. A name of another version is striped in ink colour. */
 const styleOf = (name) => own(STYLES, kindOf(name)) ?? ["ink", true];
 
-export const definitionOf = (name) => own(HEAD_NAMES, kindOf(name));
+export const definitionOf = (name) => own(GLOSSARY.names, kindOf(name));
 
 /** What a metric means: of headscope's metrics the glossary says it, of others the data. */
-export const meaningOf = ({ descriptions = {} }, metric) => own(METRICS, metric) ?? own(descriptions, metric);
+export const meaningOf = ({ descriptions = {} }, metric) => own(GLOSSARY.metrics, metric) ?? own(descriptions, metric);
 
 /** The abbreviation of a name, where there is little room. */
 export const shortName = (name) => own(STYLES, name)?.[2] ?? name;

@@ -2,7 +2,7 @@
 // head adds, and the probability of the token that follows over the steps.
 
 import { card, explain, make, set } from "./dom.js";
-import { WORDS } from "./glossary.js";
+import { GLOSSARY } from "./glossary.js";
 import { differenceText, nearest, placesOf, stepText } from "./scales.js";
 import { headName } from "./state.js";
 import { NEXT as TEXTS } from "./texts.js";
@@ -72,8 +72,8 @@ export function createNext(parent, actions) {
   };
   const steps = block("steps", TEXTS.about.steps, TEXTS.steps);
   const likely = block("likely", TEXTS.about.likely, TEXTS.likely);
-  const lens = block("lens", WORDS["Layer by layer, logit lens"], TEXTS.lens);
-  const heads = block("heads", WORDS["What heads add directly, direct effect"]);
+  const lens = block("lens", GLOSSARY.words["Layer by layer, logit lens"], TEXTS.lens);
+  const heads = block("heads", GLOSSARY.words["What heads add directly, direct effect"]);
   const raised = block("raised", TEXTS.about.raised);
   const chart = make(steps.box, "div", { class: "shares", role: "img" });
   const curve = make(chart, "div");

@@ -2,8 +2,10 @@
 
 /** For each head of a step, the `head` of another step with the same role, and their `difference` from 0 to 1: the
     root mean square difference of the metrics of attention, each scaled to 0 to 1 by the limits of its colours. Heads
-    are assigned one-to-one, with the smallest sum of differences. The difference is null if one of the two is held. */
-export function sameRoles(step, other) {
+    are assigned one-to-one, with the smallest sum of differences. The difference is null if one of the two is held.
+    Each side is a step of a history: {history, index}. */
+export function sameRoles(...sides) {
+  const [step, other] = sides.map(({ history, index }) => ({ ends: history.ends, ...history.steps[index] }));
   const shared = Object.keys(step.uniform).filter((metric) => [step, other].every((each) =>
     [each.uniform, each.metrics, each.ends].every((entries) => Object.hasOwn(entries, metric))));
   const [mine, theirs] = [step, other].map(({ names, metrics, ends }) => names.map((_, head) => shared.map((metric) => {

@@ -1,17 +1,18 @@
 // The timeline: metrics, loss and names over the steps, and the cursor that everything else follows.
 
 import { heightIn, sizedInCss } from "./canvas.js";
-import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf, xsOf } from "./chart.js";
+import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf } from "./chart.js";
 import { button, explain, fill, labelled, make, own, set } from "./dom.js";
-import { HEAD_NAMES } from "./glossary.js";
-import { NO_NAME, background, definitionOf, meaningOf, titleOf } from "./names.js";
-import { metricText, nearest, stepText, timeAxis } from "./scales.js";
-import { headsOf } from "./state.js";
-import { createStrips } from "./strips.js";
-import { COMMON, TIMELINE as TEXTS } from "./texts.js";
+import { GLOSSARY } from "./glossary.js";
+import { NO_NAME, background, definitionOf, meaningOf, titleOf, toneOf } from "./names.js";
+import { metricText, nearest, placesOf, stepText, timeAxis } from "./scales.js";
+import { headName, headsOf } from "./state.js";
+import { COMMON, HEADS, TIMELINE as TEXTS } from "./texts.js";
 
 const [LINES, LOSS, AXIS, GAP] = [126, 28, 22, 16]; // heights in pixels
 const [LEFT, ROOM] = [46, 104]; // pixels for labels at both ends of the lines, as in the style sheet
+// Heights of strips: of all of them, unless they are very many, of one, and of the lowest with stripes.
+const [MOST, HIGH, STRIPED] = [300, 12, 8];
 const PLAY = 250; // ms per step
 
 export function createTimeline(parent, actions) {
@@ -29,7 +30,8 @@ export function createTimeline(parent, actions) {
   const chart = make(fold, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
                                        "aria-label": TEXTS.trainingStep });
   const canvas = make(chart, "canvas", { "aria-hidden": "true" });
-  const showStrips = createStrips(chart);
+  const strips = make(chart, "div", { class: "strips", "aria-hidden": "true" });
+  const openedLabel = make(null, "span"); // of the opened head, above that of its strip
   const other = make(chart, "div", { class: "cursor other", hidden: "" });
   const cursor = make(chart, "div", { class: "cursor" });
   const tip = make(chart, "div", { class: "hovered", "aria-hidden": "true", hidden: "" });
@@ -46,7 +48,8 @@ export function createTimeline(parent, actions) {
   function areas() {
     const [left, right] = [LEFT, chart.clientWidth - ROOM];
     const x = timeAxis(steps(), left, right);
-    const area = (top, height) => ({ left, right, top, height, x });
+    const xs = steps().map(({ step }) => x(step));
+    const area = (top, height) => ({ left, right, top, height, x, xs });
     const lines = area(12, LINES);
     const loss = area(lines.top + lines.height + GAP, current.history.loss.steps.length ? LOSS : -GAP);
     const axis = area(loss.top + loss.height + 4, AXIS);
@@ -70,7 +73,7 @@ export function createTimeline(parent, actions) {
   // ---- Input: drag and click, keys, play ---------------------------------------------------------
 
   function stepAt(event) {
-    return nearest(xsOf(current, areas().lines), event.clientX - chart.getBoundingClientRect().left);
+    return nearest(areas().lines.xs, event.clientX - chart.getBoundingClientRect().left);
   }
 
   /** The head whose strip or line is at the pointer, or null. */
@@ -149,14 +152,15 @@ export function createTimeline(parent, actions) {
 
   // ---- What the model says -----------------------------------------------------------------------
 
-  function list({ history }) {
+  function list(history) {
     listed = history;
     const isKnown = (metric) => history.steps.every(({ metrics }) => own(metrics, metric));
     metrics = Object.keys(history.steps.at(-1).metrics).filter(isKnown);
     const names = new Set(history.steps.flatMap(({ names }) => names));
     names.delete(NO_NAME);
-    const known = Object.keys(HEAD_NAMES).filter((name) => names.has(name));
+    const known = Object.keys(GLOSSARY.names).filter((name) => names.has(name));
     const unknown = [...names].filter((name) => !known.includes(name)).slice(0, 20);
+    drawStrips(strips, history);
     legend.replaceChildren();
     for (const name of [...known, ...unknown]) {
       const item = make(legend, "span", { dir: "auto" });
@@ -170,18 +174,47 @@ export function createTimeline(parent, actions) {
   return {
     show(model) {
       current = model;
-      section.hidden = model.history.steps.length < 2;
+      const { history, opened, moment, step, title, index } = model;
+      section.hidden = history.steps.length < 2;
       if (section.hidden) return;
-      if (listed !== model.history) list(model);
+      if (listed !== history) list(history);
       fill(select, { "": metrics.map((metric) => [metric, metric.replaceAll("_", " ")]) }, model.metric);
-      explain(about, meaningOf(model.history, model.metric) || TEXTS.undescribed(model.metric));
-      const { moment, step, title, index } = model;
+      explain(about, meaningOf(history, model.metric) || TEXTS.undescribed(model.metric));
       if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
       set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1,
                    "aria-valuetext": `${moment}, ${title}` });
-      showStrips(model);
+      strips.querySelector(".opened")?.classList.remove("opened");
+      strips.children[opened].classList.add("opened");
+      strips.children[opened].append(openedLabel);
+      openedLabel.textContent = headName(opened, history.heads);
       draw();
     },
     resize: draw,
   };
+}
+
+/** Draws the strips in a box, one per head: its name from each step to the next one, and a line where it is held. */
+function drawStrips(box, { layers, heads, steps }) {
+  box.replaceChildren();
+  const height = Math.max(1, Math.min(HIGH, Math.floor(MOST / (layers * heads))));
+  box.style.setProperty("--height", `${height}px`);
+  box.classList.toggle("low", height < HIGH);
+  const places = placesOf(steps);
+  const edges = [0, ...places.slice(1).map((place, index) => (places[index] + place) / 2), 100];
+  for (const head of headsOf({ layers, heads })) {
+    const strip = make(box, "div", { class: head % heads === 0 ? "first" : "", "data-head": head });
+    make(strip, "span", {}, height < HIGH ? `L${head / heads}` : headName(head, heads)); // shown of each first head
+    for (let from = 0, to; from < steps.length; from = to) {
+      const name = steps[from].names[head];
+      const held = steps[from].held[head];
+      const isSame = (step) => step.names[head] === name && step.held[head] === held;
+      for (to = from + 1; to < steps.length && isSame(steps[to]);) to += 1;
+      const part = make(strip, "i", { class: held ? "held" : "" });
+      const label = held && name === NO_NAME ? HEADS.held : name;
+      if (label !== NO_NAME) make(part, "bdi", {}, label);
+      part.style.flexGrow = edges[to] - edges[from];
+      part.style.setProperty("--look", background(name, height < STRIPED));
+      part.style.setProperty("--tone", toneOf(name));
+    }
+  }
 }

@@ -3,7 +3,7 @@
 import { createBar } from "./bar.js";
 import { createTooltip, explain, make, oncePerFrame } from "./dom.js";
 import { createElsewhere } from "./elsewhere.js";
-import { WORDS } from "./glossary.js";
+import { GLOSSARY } from "./glossary.js";
 import { createGrid } from "./grid.js";
 import { createHelp } from "./help.js";
 import { createLines } from "./lines.js";
@@ -258,8 +258,8 @@ function createHead(heading, word) {
     if (box.hidden) return;
     head.textContent = text;
     name.textContent = nameOf(step, number);
-    explain(name, definitionOf(step.names[number]) + (step.uncertain[number] ? ` ${WORDS["name?"]}` : ""));
+    explain(name, definitionOf(step.names[number]) + (step.uncertain[number] ? ` ${GLOSSARY.words["name?"]}` : ""));
     score.textContent = scoreText(step, number);
-    explain(score, score.textContent ? WORDS.score : undefined);
+    explain(score, score.textContent ? GLOSSARY.words.score : undefined);
   };
 }
