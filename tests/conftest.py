@@ -94,12 +94,13 @@ def speeches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _composed_once() -> Iterator[None]:
-    """Before a run, Hydra composes its configuration only to read `hydra.mode`. Where no word sets
-    it, this takes half of the time of all compositions."""
+    """Before a run, Hydra composes its configuration once more, only to read `hydra.mode`, which
+    is null if no word sets it. This took a tenth of the time of all tests."""
     own = Hydra.get_mode
 
     def mode(self: Hydra, config_name: str, overrides: list[str]) -> Any:
-        return own(self, config_name, overrides) if "mode" in " ".join(overrides) else None
+        asked = any("hydra.mode" in word for word in overrides)
+        return own(self, config_name, overrides) if asked else None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Hydra, "get_mode", mode)
