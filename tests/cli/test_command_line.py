@@ -115,6 +115,7 @@ def test_a_tilde_is_the_home_folder_in_every_path(key, monkeypatch) -> None:
         assert with_home(same) == same
 
 
+@pytest.mark.usefixtures("pictures_not_drawn")
 def test_the_home_folder_is_named_by_a_tilde_in_every_path(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The laws of exported tokenizers: other libraries give the same tokens and texts."""
 
 import json
+from functools import cache
 
 import pytest
 from hypothesis import example, given, settings
@@ -21,18 +22,28 @@ TEXT = "It don't matter: 12 été, 中文，中文。 one.\n\ntwo  three\t🦜 e
 texts = st.lists(
     st.text() | st.sampled_from([" don't", "  ", "\n\n", "\r\n", "中文，", "\x00", "🦜", "e\u0301"])
 ).map("".join)
-MADE = {
-    "bpe": tokenizers.bpe([TEXT], vocab_size=300),
-    **{name: getattr(tokenizers, name)([TEXT]) for name in ("gpt2", "byte", "char")},
-    "plain char": CharTokenizer("".join(map(chr, range(1, 0x250))), special_tokens=False),
-}
-FILES = {name: tokenizer_files(tokenizer) for name, tokenizer in MADE.items()}
-LIBRARY = {name: Library.from_str(files["tokenizer.json"]) for name, files in FILES.items()}
-each_tokenizer = pytest.mark.parametrize("name", MADE)
+each_tokenizer = pytest.mark.parametrize("name", ["bpe", "gpt2", "byte", "char", "plain char"])
+
+
+@cache
+def made(name):
+    if name == "plain char":
+        return CharTokenizer("".join(map(chr, range(1, 0x250))), special_tokens=False)
+    return getattr(tokenizers, name)([TEXT], **{"vocab_size": 300} if name == "bpe" else {})
+
+
+@cache
+def files(name):
+    return tokenizer_files(made(name))
+
+
+@cache
+def library(name):
+    return Library.from_str(files(name)["tokenizer.json"])
 
 
 def write(name, folder):
-    for file, content in FILES[name].items():
+    for file, content in files(name).items():
         (folder / file).write_text(content, encoding="utf-8")
     return folder
 
@@ -47,7 +58,7 @@ def known(name, text):
 @given(text=texts, numbers=st.lists(st.integers(0)))
 @example(text=TEXT, numbers=[])
 def test_the_library_gives_our_tokens_and_our_text(name, text, numbers):
-    ours, theirs, text = MADE[name], LIBRARY[name], known(name, text)
+    ours, theirs, text = made(name), library(name), known(name, text)
     tokens = ours.encode(text).tolist()
     assert theirs.encode(text, add_special_tokens=False).ids == tokens
     for any_tokens in (tokens, [number % ours.vocab_size for number in numbers]):
@@ -57,7 +68,7 @@ def test_the_library_gives_our_tokens_and_our_text(name, text, numbers):
 @each_tokenizer
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_transformers_gives_our_tokens_whatever_the_model(name, model_type, tmp_path):
-    ours, folder = MADE[name], write(name, tmp_path)
+    ours, folder = made(name), write(name, tmp_path)
     (folder / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
     for text in (TEXT, "Xyz 未知", "", " a", "\n", END_OF_TEXT[:-1]):
@@ -82,7 +93,7 @@ def test_ranks_without_merges_are_refused():
 
 
 def test_a_token_with_a_large_number_is_refused_before_the_library_writes_all_below(tmp_path):
-    content = json.loads(FILES["char"]["tokenizer.json"])
+    content = json.loads(files("char")["tokenizer.json"])
     content["model"]["vocab"]["zz"] = 2**31
     write("char", tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")

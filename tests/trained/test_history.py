@@ -1,6 +1,8 @@
 """The steps that a run keeps, and the table of what happened at them."""
 
 import csv
+import shutil
+from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -10,7 +12,8 @@ import headscope
 from headscope.trained.checkpoint import find
 from headscope.training.callbacks.steps import spread_steps
 
-WORDS = [*SMALL[1:], "data=repeats", "tokenizer=char", "trainer.max_steps=40"]
+WORDS = [*SMALL[1:], "data=repeats", "data.characters=20000", "tokenizer=char"]
+WORDS += ["trainer.max_steps=40"]
 KEPT = spread_steps(10, 40)
 
 
@@ -23,17 +26,20 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("words", "kept"),
+    ("words", "steps", "kept"),
     [
-        ("keep_megabytes=0.4", [0, 4, 40]),
-        ("keep_megabytes=0", []),
-        ("keep_steps=[]", []),
-        ("keep_steps=[1,2] keep_megabytes=0", [1, 2]),
+        ("keep_megabytes=0.4", 40, [0, 4, 40]),
+        ("keep_megabytes=0", 4, []),
+        ("keep_steps=[]", 4, []),
+        ("keep_steps=[1,2] keep_megabytes=0", 4, [1, 2]),
     ],
 )
-def test_a_run_keeps_as_many_steps_as_fit_or_those_of_a_list(tmp_path, monkeypatch, words, kept):
+def test_a_run_keeps_as_many_steps_as_fit_or_those_of_a_list(
+    tmp_path, monkeypatch, words, steps, kept
+):
     monkeypatch.chdir(tmp_path)
-    other = headscope.train([*WORDS, *(f"callbacks.saving.{word}" for word in words.split())])
+    given = [f"callbacks.saving.{word}" for word in words.split()]
+    other = headscope.train([*WORDS, f"trainer.max_steps={steps}", *given])
     assert headscope.load(other.folder).steps == kept
     sizes = [file.stat().st_size for file in other.folder.glob("checkpoints/step_*")]
     assert "megabytes=0.4" not in words or 100_000 < sum(sizes) < 440_000  # and the metadata
@@ -68,8 +74,13 @@ def test_every_name_of_a_step_opens_it(run, monkeypatch):
         headscope.train(["resume=outputs/run@2"])
 
 
-def test_the_history_is_that_of_the_report_and_of_the_log(run, script, monkeypatch):
-    monkeypatch.chdir(run.parents[1])
+@pytest.mark.usefixtures("pictures_not_drawn")
+def test_the_history_is_that_of_the_report_and_of_the_log(run, script, tmp_path):
+    run = Path(shutil.copytree(run, tmp_path / "outputs/run"))
+    kept = [KEPT[0], KEPT[-1]]
+    for file in run.glob("checkpoints/step_*"):
+        if int(file.stem.removeprefix("step_")) not in kept:
+            file.unlink()
     table = headscope.history([run, "outputs/run"], ablation=True)
     assert [*table.columns] == ["run", "seed", "step", "layer", "head", "metric", "value"]
     table, again = (table[table["run"] == name] for name in (str(run), "outputs/run"))
@@ -78,7 +89,7 @@ def test_the_history_is_that_of_the_report_and_of_the_log(run, script, monkeypat
     script("analyze", "checkpoint=outputs/run", "ablation=true", "tensorboard=false").succeeded()
     with (run / "analysis" / "history.csv").open() as lines:
         rows = [*csv.DictReader(lines)]
-    assert [*dict.fromkeys(int(row["step"]) for row in rows)] == KEPT
+    assert [*dict.fromkeys(int(row["step"]) for row in rows)] == kept
     for metric, of_metric in heads.groupby("metric"):
         values = of_metric.sort_values(["step", "layer", "head"])["value"].tolist()
         assert values == pytest.approx([float(row[metric]) for row in rows], nan_ok=True), metric

@@ -4,9 +4,8 @@ import base64
 import csv
 import io
 import json
+import runpy
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 from threading import Event
 
@@ -491,12 +490,13 @@ def exported(explorer, format, **request):
     return export(explorer, parse_request("export", request))
 
 
-def test_the_program_prints_what_the_page_shows(default, tmp_path):
+def test_the_program_prints_what_the_page_shows(default, tmp_path, capsys):
     sampled = {"max_new_tokens": 8, "seed": 4}
     name, _, text = exported(default, "python", target=65, position=-2, walk=WALK, **sampled)
     (tmp_path / name).write_text(text, "utf-8")
-    said = subprocess.run([sys.executable, tmp_path / name], stdout=subprocess.PIPE, check=True)
-    lines = said.stdout.decode().splitlines()
+    runpy.run_path(str(tmp_path / name), run_name="__main__")
+    said = capsys.readouterr().out
+    lines = said.splitlines()
     answer = ask(default, "read", text=TEXT, **SWITCHES, half=["L1H2"], position=-2, target=65)
     close(float(lines[0].split()[1]), answer["loss"])
     for line, each in zip(lines[1:11], answer["next"], strict=True):
@@ -513,7 +513,7 @@ def test_the_program_prints_what_the_page_shows(default, tmp_path):
     written = ask(default, "write", text=TEXT, **SWITCHES, half=["L1H2"], **sampling)
     ids = [*answer["ids"], *(each["id"] for each in written)]
     expected = loaded.tokenizer.decode(ids)
-    before, *last = said.stdout.decode().rstrip("\n").rsplit("\n", len(pairs))
+    before, *last = said.rstrip("\n").rsplit("\n", len(pairs))
     assert before.endswith(f"\n{expected}")
     close([float(line.split()[-1]) for line in last], [pair["score"] for pair in pairs])
 

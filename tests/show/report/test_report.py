@@ -15,7 +15,7 @@ from checkpoint_files import configuration, content, opened, save
 from tab_runs import in_process
 
 import headscope
-from headscope.analysis import ablation
+from headscope.analysis import ablation, pictures
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
 from headscope.analysis.metrics import METRICS, head_metrics
@@ -24,6 +24,7 @@ from headscope.data.tokenizer import bpe
 from headscope.data.windows import spread_windows
 from headscope.files import replacing
 from headscope.nn.capture import capture
+from headscope.show.report import write
 from headscope.show.report.patch_texts import patch_texts
 from headscope.show.report.write import shares
 from headscope.show.viewer.files import glossary, meanings
@@ -314,7 +315,9 @@ def test_the_event_file_shows_the_report_in_the_tab(analyze, run):
 # --- its files ---
 
 
-def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(analyze, run):
+def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(
+    analyze, run, monkeypatch
+):
     def names():
         return {file.name for file in report.iterdir()}
 
@@ -322,7 +325,9 @@ def test_a_second_report_leaves_nothing_of_the_first_but_what_others_put_there(a
     report, words = Path("report"), ("text=We the", "output_dir=report")
     patch = ("patch.clean=ab", "patch.corrupted=cb", "patch.answers=[d,e]")
     made = ("ablation=true", "gradients=true", "tensorboard=true")
-    analyze(f"checkpoints={run}", *made, *patch, *words)
+    with monkeypatch.context() as patched:
+        patched.setattr(write, "pictures", pictures)  # all of them are made
+        analyze(f"checkpoints={run}", *made, *patch, *words)
     first = names()
     assert first == set(as_json(report)["files"])
     (report / "notes.txt").write_text("mine")

@@ -121,16 +121,23 @@ def test_what_is_held_stays_in_the_interval_and_changes_outside(by, optimizer):
         assert outputs[10][number].std(dim=(0, 1)).min() > 0
 
 
+@pytest.fixture(scope="module", params=WAYS)
+def whole(request, tmp_path_factory):
+    """The words of a run that holds, and the run with these words that nothing stops."""
+    words = [*PARTS, *HOLD, f"callbacks.hold.by={request.param}", "model.dropout=0.1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("whole"))
+        return words, trained("run", *words).absolute()
+
+
 @pytest.mark.parametrize("stop_at", [2, 6, 10])
-@pytest.mark.parametrize("by", WAYS)
-def test_a_stopped_run_with_a_hold_continues_bit_by_bit(by, stop_at, monkeypatch):
-    words = [*PARTS, *HOLD, f"callbacks.hold.by={by}", "model.dropout=0.1"]
-    whole = trained("whole", *words)
+def test_a_stopped_run_with_a_hold_continues_bit_by_bit(whole, stop_at, monkeypatch):
+    words, uninterrupted = whole
     monkeypatch.setattr(LanguageModel, "training_step", pressing_ctrl_c(step=stop_at - 1))
     with pytest.raises(KeyboardInterrupt):
         trained("run", *words)
     assert opened("run/checkpoints/last.safetensors")["step"] == stop_at
-    assert_same_weights(headscope.train(["resume=run"]).folder, whole)
+    assert_same_weights(headscope.train(["resume=run"]).folder, uninterrupted)
 
 
 @pytest.mark.parametrize(
