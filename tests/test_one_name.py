@@ -222,9 +222,9 @@ def test_a_few_tokens_give_no_names(run):
 DAMAGED = {
     "metric": lambda entry: entry["metrics"].update(self=[[1e308] * 4] * 2),
     "name": lambda entry: entry["metrics"].update({"\ud800": [[0.1] * 4] * 2}),
-    "name of uniform": lambda entry: entry["uniform"].update({"\ud800": 0.1}),
+    "name of uniform": lambda entry: entry["uniform"].update({"\ud800": [0.1] * 2}),
     "no metric": lambda entry: entry["metrics"].pop("self"),
-    "uniform": lambda entry: entry["uniform"].update(self=1e308),
+    "uniform": lambda entry: entry["uniform"].update(self=[1e308] * 2),
     "descriptions": lambda entry: entry.update(descriptions={"self": "\ud800"}),
     "many": lambda entry: entry.update(descriptions={str(number): "" for number in range(101)}),
     "source": lambda entry: entry.update(source="\ud800"),

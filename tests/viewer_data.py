@@ -94,16 +94,17 @@ def arrays_of(data: bytes, described: Sequence[Any]) -> dict[str, NDArray[Any]]:
     return found
 
 
-def uniform_metrics(tokens: int) -> dict[str, float]:
-    """All metrics of uniform attention on a text of `tokens` tokens."""
+def uniform_metrics(tokens: int, layers: int = 1) -> dict[str, list[float]]:
+    """All metrics of uniform attention on a text of `tokens` tokens, in each layer."""
     found = head_metrics(uniform(torch.ones(tokens, tokens)))
-    return {name: float(value) for name, value in found.items()}
+    return {name: [float(value)] * layers for name, value in found.items()}
 
 
 def measured(weights: NDArray[np.float64]) -> dict[str, Any]:
     """Entries of a header: the metrics and the names of the heads."""
     tokens = weights.shape[-1]
-    metrics, uniform = head_metrics(torch.from_numpy(weights)), uniform_metrics(tokens)
+    metrics = head_metrics(torch.from_numpy(weights))
+    uniform = uniform_metrics(tokens, len(weights))
     heads = head_types(metrics, uniform)
     return {
         "text_tokens": tokens,

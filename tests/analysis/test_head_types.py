@@ -66,7 +66,7 @@ def test_a_metric_of_the_text_names_a_head_by_its_excess_over_the_threshold(adde
     """The score is the metric, for rare-token 1 minus `frequent`. The ratio is excess/threshold."""
     metrics = head_metrics(NOWHERE[None])
     metrics |= {name: torch.tensor([value]) for name, value in added.items()}
-    [head] = head_types(metrics, EVEN | dict.fromkeys(metrics, even))
+    [head] = head_types(metrics, EVEN | {name: [even] for name in metrics})
     assert head.name == expected.name
     assert (head.score, head.ratio) == pytest.approx((expected.score, expected.ratio), abs=1e-4)
 
@@ -74,7 +74,7 @@ def test_a_metric_of_the_text_names_a_head_by_its_excess_over_the_threshold(adde
 def test_the_score_of_short_range_is_how_much_shorter_the_distance_is():
     metrics = head_metrics(looking(*range(-5, 1))[None])
     [head] = head_types(metrics, EVEN)
-    assert head.score == pytest.approx(1 - float(metrics["distance"]) / EVEN["distance"])
+    assert head.score == pytest.approx(1 - float(metrics["distance"]) / EVEN["distance"][0])
     assert head.ratio == pytest.approx(head.score / Thresholds.short_range)
     [in_conf] = defaults_in_conf("thresholds").values()
     assert {**in_conf, **vars(Thresholds())} == in_conf

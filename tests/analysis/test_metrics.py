@@ -42,7 +42,7 @@ def some_weights(tokens, *, causal, seed=0):
 
 @pytest.mark.parametrize("tokens", [1, 2, 64])
 def test_colours_end_beyond_what_uniform_attention_gives(tokens):
-    for name, value in uniform_metrics(tokens).items():
+    for name, [value] in uniform_metrics(tokens).items():
         low, high = metrics.colour_ends(name, tokens)
         assert low < high, name
         assert low - 1e-6 <= value <= high + 1e-6, name

@@ -121,7 +121,7 @@ def test_no_snapshot_is_larger_than_its_limit(kind, tokens, vocabulary):
         vocabulary=labels,
         losses=[1.2346e-5] * (tokens - 1),
         metrics=many,
-        uniform=dict.fromkeys(many, 0.12345),
+        uniform={name: [0.12345, 0.12346] for name in many},
         ends=dict.fromkeys(many, (0.0, 12345.0)),
         names=["previous-token"] * 6,
     )
@@ -241,7 +241,7 @@ BAD = {
     "scores": ([0.5], [0.5, "1"], [0.5, True], [0.5, float("nan")]),
     "ratios": ([1e308, 0],),
     "metrics": ([], {"self": [1]}, {"self": {"0": 1}}, {"x" * 300: [0, 0]}, MANY),
-    "uniform": ({"self": [1]},),
+    "uniform": ({"self": 1}, {"self": [1] * 9}),
     "descriptions": ([], {"x": 1}, {"x": "x" * 300}, dict.fromkeys(MANY, "")),
     "ends": ({"self": [0]},),
     "losses": ([], [1, 2], ["x"]),

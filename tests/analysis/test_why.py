@@ -33,6 +33,7 @@ WITH_SUMS = [words for words in CHOICES if "additive" not in words] + [
 ]
 WINDOW = 3
 WINDOWED = ["model=gpt2 window", "model/position=alibi model.document_mask=true window"]
+WINDOWED += ["model=gpt2 model.windows=[3]"]
 
 
 def sliding_window():

@@ -236,7 +236,7 @@ def max_bytes(layers: int, heads: int, tokens: int, vocab_size: int, label_bytes
     places = tokens * (layers + 1 + layers * heads)  # at each, P tokens and one number
     listed = LISTED * (index_type(vocab_size).itemsize + 2)
     data = maps + label_bytes + places * (listed + 2) + tokens * 9
-    header = 8192 + tokens * (4 * LABEL_CHARACTERS + 40) + layers * heads * 512
+    header = 8192 + tokens * (4 * LABEL_CHARACTERS + 40) + layers * (heads + 1) * 512
     return header + data + data // 1000 + 64 * (2 * layers + 3)
 
 
