@@ -60,10 +60,10 @@ def gpt2(tmp_path):
     return saved(tmp_path, "model=gpt2")
 
 
-def seen_by(reading, query):
+def seen_by(reading, query, layer):
     """The keys that a query sees: those of its document and of its window, up to itself."""
     start = TEXT.index(256) if reading.model.end_of_text is not None else 0
-    window = reading.model.attentions[0].window or len(TEXT)
+    window = reading.model.attentions[layer].window or len(TEXT)
     return [*range(max(start if start <= query else 0, query - window + 1), query + 1)]
 
 
@@ -108,7 +108,7 @@ def test_every_pair_is_what_attention_computes_from_it(reading):
             shares = torch.cat([pairs.flatten(0, 1), biases[[head % len(biases)]]])  # (_, T, T)
             edges = []
             for query in range(len(TEXT)):
-                keys = seen_by(reading, query)
+                keys = seen_by(reading, query, layer)
                 place = query % len(keys)
                 of_query = shares[:, query, keys]
                 edges.append(of_query - of_query.mean(dim=-1, keepdim=True))
@@ -133,8 +133,9 @@ def check(why, names, expected):
 @torch.no_grad()
 def test_pairs_add_up_to_the_scores_and_values_to_what_the_head_writes(reading, monkeypatch):
     monkeypatch.setattr(module, "LISTED", 257)  # all tokens, and all pairs
-    keys, labels = seen_by(reading, QUERY), reading.tokenizer.vocabulary_labels()[:256]
+    labels = reading.tokenizer.vocabulary_labels()[:256]
     for layer, head in product(*map(range, reading.attention.shape[:2])):
+        keys = seen_by(reading, QUERY, layer)
         scores, weights = reading.scores[layer, head, QUERY], reading.attention[layer, head, QUERY]
         totals, pushes = [], 0
         for key in keys:
@@ -159,7 +160,7 @@ def test_pairs_add_up_to_the_scores_and_values_to_what_the_head_writes(reading, 
 
 @torch.no_grad()
 def test_a_key_at_another_place_has_the_score_that_attention_gives_it_there(reading):
-    keys, position = seen_by(reading, QUERY), reading.model.position
+    keys, position = seen_by(reading, QUERY, 1), reading.model.position
     block, x = reading.model.blocks[1], reading.residual[1][None]
     q, k, _ = block.attention.project(*[block.attention_norm(x)] * 3)
     bias = position.bias(len(TEXT), len(TEXT))
