@@ -248,6 +248,18 @@ def test_heads_json_with_what_nobody_can_show_counts_as_damaged(run, tmp_path, c
     assert len(in_page(loaded)) == len(in_explore(tmp_path / "run"))
 
 
+def test_a_metric_may_have_every_number_of_float32(run, tmp_path):
+    folder = Path(shutil.copytree(run, tmp_path / "run")) / "checkpoints"
+    entries, loaded = records.entries_in(folder), headscope.load(run)
+    layers, heads = loaded.model.attentions, loaded.model.attentions[0].heads
+    entries[loaded.digest]["metrics"]["mine"] = [[3e38] * heads] * len(layers)
+    entries[loaded.digest]["uniform"]["mine"] = 3e38
+    records.write_entries(folder, entries)
+    record = records.record_in(folder, loaded.digest, loaded.model)
+    assert record is not None
+    assert record.uniform["mine"] == 3e38
+
+
 def test_a_checkpoint_without_a_record_is_measured_as_those_of_its_run(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
     folder = Path(shutil.copytree(run, tmp_path / "run")) / "checkpoints"

@@ -49,7 +49,7 @@ const isExplained = (control) => {
   const label = (control.ariaLabel ?? text).replaceAll(/L\\d+/g, "L0").replaceAll(/H\\d+/g, "H1");
   return words.some((word) => label === word);
 };
-return [...document.querySelectorAll("button, input, select")]
+return [...document.querySelectorAll("button, input, select, .metrics-card summary")]
   .filter((control) => !isExplained(control)).map((control) => control.outerHTML);"""
 
 

@@ -114,7 +114,8 @@ def gradient_importance(
     model: GPT, inputs: Tensor, targets: Tensor, *, means: Sequence[Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Estimate how much the loss on inputs (N, T) depends on each head, with one forward and one
-    backward pass. `ablate_heads`, with the same arguments, needs a forward pass per head.
+    backward pass. `ablate_heads`, with the same arguments, needs a forward pass per head. What
+    replaces a head is zero or, if given, its `means` (see `mean_outputs`).
 
     Returns a dictionary:
 

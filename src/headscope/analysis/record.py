@@ -26,7 +26,7 @@ from headscope.nn.held import held_heads
 
 STORED = ("step", "diversity", "windows", "tokens", "source", "uniform", "unjudged", "descriptions")
 """The fields that a file has as they are."""
-Number = Annotated[float, -1e30, 1e30]
+Number = Annotated[float, -3.4e38, 3.4e38]
 Size = Annotated[int, 1, 2**24]
 """The numbers that a file may have: float32 can express them."""
 NAMED_TOKENS = 64

@@ -101,7 +101,7 @@ export function createTooltip(root) {
   let pressed = false; // whether the pointer is where it pressed something, which may have changed since
 
   function open(event) {
-    const isPressed = event.target.matches?.(":is(button, input, select):is(:active, :not(:focus-visible))");
+    const isPressed = event.target.matches?.(":is(button, input, select, summary):is(:active, :not(:focus-visible))");
     if (event.type === "focusin" ? isPressed : pressed) return; // not over what the control changes
     const term = event.target.closest?.("[data-tip]");
     tip.classList.toggle("late", event.type === "pointerover");
