@@ -54,7 +54,7 @@ brackets. A choice that is based on another one, such as `gpt2` on `gpt`, sets o
 WITHOUT_KEYS = ("experiment", "debug", "suite", "compare")
 """Groups whose keys are not listed: they are those of other groups, or --help shows them."""
 
-PARTS = ("attention", "position", "norm", "activation", "feed_forward")
+PARTS = ("block", "attention", "position", "norm", "activation", "feed_forward")
 """The groups in conf/model/."""
 
 ORDER = (
@@ -75,6 +75,7 @@ CLASSES = {
     "GPTNeoXForCausalLM": "model=gpt",
     "MptForCausalLM": "model=gpt model/position=alibi",
     "LlamaForCausalLM": "model=gpt model/norm=rms model/feed_forward=swiglu",
+    "MistralForCausalLM": "model=gpt model/norm=rms model/feed_forward=swiglu model.windows=[9]",
     "ArceeForCausalLM": "model=gpt model/norm=rms model/activation=relu_squared",
     "Qwen3ForCausalLM": "model=gpt model/norm=rms model/feed_forward=swiglu "
     "model.attention.qk_norm=true model.norm.eps=1e-6",
@@ -91,6 +92,7 @@ CHANGES = (
     *("model.head_dim=64", "model.ff_dim=100", "model.norm.eps=1e-3", "model.attention.scale=0.1"),
     *("model.attention.qk_norm=true", "model.attention.qk_norm=false"),
     *("model.attention.out_proj=false", "model.position.interleaved=true"),
+    *("model.position.share=0.5", "model.windows=[5]", "model.windows=[0,5]"),
     "model/norm=rms model.norm.gain=false",
 )
 """The rows of the matrix: every choice of a part, and values of the other keys."""

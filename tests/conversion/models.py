@@ -40,6 +40,7 @@ OWN = "model/attention=additive model/position=relative"
 
 GPT2 = "model=gpt2 model.bias=false model.qkv_bias=false"
 SCALED = "model.scale_embedding=true model.attention.scale=0.6"
+SHARE = "model.head_dim=8 model.position.share=0.5"
 INTERLEAVED = "model.position.interleaved=true"
 OTHER_HEADS = "model.head_dim=12 model.tied_head=false"
 RMS = "model/norm=rms model/position=rotary"
@@ -64,6 +65,12 @@ EXACT = {
         f"model.qkv_bias=true model.tied_head=false {INTERLEAVED} {SCALED}": None,
         f"{GPT2} model/position=rotary model.attention.out_proj=false {INTERLEAVED}": "gptneox",
         f"model=gpt2 model/position=rotary model/attention=stacked_heads {INTERLEAVED}": "gptneox",
+        f"model=gpt2 model/position=rotary model/block=parallel {SHARE}": "gptneox",
+        f"{GPT2} model/position=rotary {SHARE} {INTERLEAVED}": "gptneox",
+    },
+    "MistralForCausalLM": {
+        f"{SWIGLU} model.windows=[4] {GROUPED}": None,
+        f"{SWIGLU} model.windows=[3,3] model/attention=multi_query {OTHER_HEADS}": None,
     },
     "MptForCausalLM": {
         "model/position=alibi model.norm.eps=0.01": None,

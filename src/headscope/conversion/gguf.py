@@ -68,7 +68,7 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
     else:
         arcee = activation == "ReluSquared" and not model.bias
         fits = arcee or name_of(model.feed_forward) == "SwiGLU"
-    theirs = find_class(gpt, provable) if fits else None
+    theirs = find_class(gpt, provable) if fits and not model.windows else None
     if theirs is None:
         problem = f"to=gguf: no architecture of llama.cpp computes this model ({words(model)})"
         those = "with LayerNorm it has model/activation=gelu_tanh, with RMSNorm swiglu"
@@ -128,11 +128,11 @@ def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
         "add_bos_token": False,
     }
     if name == "gptneox":
-        made["parallel_residual"] = False
+        made["parallel_residual"] = name_of(model.block) == "ParallelBlock"
     if name == "mpt":
         made["max_alibi_bias"] = 8.0  # for the slopes of `alibi_slopes`
     if name_of(model.position) == "Rotary":
-        made |= {"rope_dimension_count": of_model["head_dim"], "rope_freq_base": of_model["base"]}
+        made |= {"rope_dimension_count": gpt.position.rotated, "rope_freq_base": of_model["base"]}
     return made
 
 

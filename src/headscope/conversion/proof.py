@@ -203,7 +203,8 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
         config = Part(config, tied_head=False)
     for number, layer in enumerate(gpt.attentions):
         prefix = f"blocks.{number}.attention."
-        interleaved = getattr(gpt.position, "rotate_pairs", None) is rotate_interleaved
+        pairs = getattr(gpt.position, "rotate_pairs", None)
+        interleaved = gpt.position.rotated if pairs is rotate_interleaved else 0
         standard_projections(weights, prefix, layer, interleaved=interleaved)
         if not layer.has_out_proj:
             weights[f"{prefix}out_proj.weight"] = torch.eye(layer.out_dim, device=gpt.device)
@@ -213,14 +214,13 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
 
 
 def standard_projections(
-    weights: dict[str, Tensor], prefix: str, layer: MultiHeadAttention, *, interleaved: bool
+    weights: dict[str, Tensor], prefix: str, layer: MultiHeadAttention, *, interleaved: int
 ) -> None:
     """Replaces the projections to queries, keys and values by one matrix (H D + 2 K D, C) in
-    standard form, and the gains of their norms. If pairs of dimensions are `interleaved`, moves
-    dimension 2i of each query and key to i, and 2i + 1 to i + D / 2."""
+    standard form, and the gains of their norms. Of the first R dimensions of each query and key,
+    whose pairs are `interleaved`, moves dimension 2i to i, and 2i + 1 to i + R / 2."""
     order, factor = torch.arange(layer.head_dim), layer.scale * math.sqrt(layer.head_dim)
-    if interleaved:
-        order = order.view(-1, 2).T.flatten()  # 0, 2, 4, ..., 1, 3, 5, ...
+    order[:interleaved] = order[:interleaved].view(-1, 2).T.flatten()  # 0, 2, 4, ..., 1, 3, ...
     for name, scale in (("q_norm", factor), ("k_norm", 1.0)):
         if (gain := f"{prefix}{name}.weight") in weights:
             weights[gain] = weights[gain][order] * scale
