@@ -7,6 +7,7 @@ whose name or file has one of them. When you move or rewrite code, change its br
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -509,7 +510,10 @@ def outcome(tests: list[str], source: Path) -> int:
         check=False,
     )
     # A thread that still measures heads when the process ends aborts it, with another status.
-    return 1 if b"\nFAILED " in done.stdout else done.returncode
+    failed = re.findall(r"^(?:FAILED|ERROR) .*", done.stdout.decode(errors="replace"), re.M)
+    if done.returncode and len(tests) > 1:  # without any break
+        print(*failed, sep="\n")
+    return 1 if failed else done.returncode
 
 
 def verdict(broken: Break, source: Path) -> str:
