@@ -253,11 +253,11 @@ def test_a_metric_may_have_every_number_of_float32(run, tmp_path):
     entries, loaded = records.entries_in(folder), headscope.load(run)
     layers, heads = loaded.model.attentions, loaded.model.attentions[0].heads
     entries[loaded.digest]["metrics"]["mine"] = [[3e38] * heads] * len(layers)
-    entries[loaded.digest]["uniform"]["mine"] = 3e38
+    entries[loaded.digest]["uniform"]["mine"] = [3e38] * len(layers)
     records.write_entries(folder, entries)
     record = records.record_in(folder, loaded.digest, loaded.model)
     assert record is not None
-    assert record.uniform["mine"] == 3e38
+    assert record.uniform["mine"] == [3e38] * len(layers)
 
 
 def test_a_checkpoint_without_a_record_is_measured_as_those_of_its_run(run, tmp_path, monkeypatch):

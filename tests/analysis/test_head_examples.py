@@ -49,9 +49,9 @@ def test_examples_are_edges_of_their_windows_and_the_strongest_ones(loaded):
     readings = [loaded.read(window.tolist()) for window in windows]
     weights = torch.stack([reading.attention for reading in readings], dim=2)  # (L, H, N, T, T)
     mask = visible_in(loaded.model, windows)
-    seen = torch.arange(1, 9).expand(5, 8) if mask is None else mask[:, 0].sum(-1)
-    counted = seen > math.ceil(int(seen.max()) / 4)
     for layer, of_layer in enumerate(find_examples(loaded.model, windows, loaded.tokenizer)):
+        seen = torch.arange(1, 9).expand(5, 8) if mask is None else mask[layer, :, 0].sum(-1)
+        counted = seen > min(math.ceil(int(seen.max()) / 4), int(seen.max()) - 1)
         for head, found in enumerate(of_layer):
             for one in found:
                 reading = readings[one.window]

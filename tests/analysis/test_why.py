@@ -63,7 +63,8 @@ def gpt2(tmp_path):
 def seen_by(reading, query, layer):
     """The keys that a query sees: those of its document and of its window, up to itself."""
     start = TEXT.index(256) if reading.model.end_of_text is not None else 0
-    window = reading.model.attentions[layer].window or len(TEXT)
+    attention = reading.model.attentions[layer]
+    window = getattr(attention, "window", None) or attention.layer_window or len(TEXT)
     return [*range(max(start if start <= query else 0, query - window + 1), query + 1)]
 
 

@@ -138,7 +138,7 @@ def in_batches(model: GPT, windows: Tensor) -> Sequence[Tensor]:
 def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
     """The mask (L, N, 1, T, T) of the keys that each query sees in `tokens` (N, T), if the model
     keeps attention within documents or windows. Otherwise None: it sees all earlier tokens."""
-    mask, windows = model.document_mask(tokens), [layer.window for layer in model.attentions]
+    mask, windows = model.document_mask(tokens), [layer.layer_window for layer in model.attentions]
     if mask is None and not any(windows):
         return None
     if mask is None:

@@ -64,7 +64,7 @@ OF_OPTIMIZER = ("model", "params")
 GROUPS = {
     "model": Group("headscope.GPT", ("vocab_size", "end_of_text"), later=False),
     "model/attention": Group(
-        "headscope.MultiHeadAttention", OF_ATTENTION, ("causal", "out_dim", "window")
+        "headscope.MultiHeadAttention", OF_ATTENTION, ("causal", "out_dim", "layer_window")
     ),
     "model/position": Group("headscope.Position", SIZES),
     "model/norm": Group("torch.nn.Module", ("bias",), (), ("bias",), first=("embed_dim",)),

@@ -446,7 +446,7 @@ class Mistral(Llama):
     windowed = True
 
     def entries(self, gpt: GPT, config: Part) -> dict[str, Any]:
-        windows = {layer.window for layer in gpt.attentions}
+        windows = {layer.layer_window for layer in gpt.attentions}
         if len(windows) > 1 or config.bias or config.qkv_bias:
             raise Unfit("windows" if len(windows) > 1 else "bias")
         return super().entries(gpt, config) | {"sliding_window": windows.pop()}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope import __version__
+from headscope import nn
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
@@ -203,11 +204,13 @@ def load_weights(folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT) 
 
 def proof_file(raw: Any, opened: TrainedModel) -> Path:
     """The file in the cache folder that exists if this model was proven: with these entries of
-    config.json, weights and context, and with these versions of the programs."""
+    config.json, weights and context, with this code, and these versions of the libraries."""
     import transformers
 
-    versions = [__version__, transformers.__version__, torch.__version__]
-    about = json.dumps([raw, opened.digest, opened.model.block_size, versions], sort_keys=True)
+    folders = [Path(__file__).parent, Path(nn.__file__).parent]
+    ours = b"".join(file.read_bytes() for each in folders for file in sorted(each.rglob("*.py")))
+    programs = [zlib.crc32(ours), transformers.__version__, torch.__version__]
+    about = json.dumps([raw, opened.digest, opened.model.block_size, programs], sort_keys=True)
     return cache_folder("proofs", hashlib.sha256(about.encode()).hexdigest()[:32])
 
 

@@ -204,7 +204,7 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
     for number, layer in enumerate(gpt.attentions):
         prefix = f"blocks.{number}.attention."
         pairs = getattr(gpt.position, "rotate_pairs", None)
-        interleaved = gpt.position.rotated if pairs is rotate_interleaved else 0
+        interleaved = int(gpt.position.rotated) if pairs is rotate_interleaved else 0
         standard_projections(weights, prefix, layer, interleaved=interleaved)
         if not layer.has_out_proj:
             weights[f"{prefix}out_proj.weight"] = torch.eye(layer.out_dim, device=gpt.device)

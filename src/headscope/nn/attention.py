@@ -32,7 +32,7 @@ class MultiHeadAttention(nn.Module):
     - `kv_heads` defaults to `heads`, and `head_dim` to `embed_dim` / `heads`.
     - `causal`: a query sees only its own and earlier tokens. Then `block_size`, the maximum number
       of keys, is needed.
-    - `window`: of these, it sees only the last ones, so many (Beltagy 2020: "sliding window").
+    - `layer_window`: of these, a query sees only so many, the last ones (Beltagy 2020).
     - `dropout` applies to weights in training. `scale` multiplies scores (default: 1 / sqrt(D)).
     - `qkv_bias`, `out_bias`: add biases. `qk_norm`: apply RMSNorm to queries and keys (Henry 2020).
     - If `out_proj` is false, the output is the concatenated heads, and `out_dim` must be H D.
@@ -54,7 +54,7 @@ class MultiHeadAttention(nn.Module):
         head_dim: int | None = None,
         out_dim: int | None = None,
         causal: bool = True,
-        window: int | None = None,
+        layer_window: int | None = None,
         dropout: float = 0.0,
         scale: float | None = None,
         qkv_bias: bool = False,
@@ -71,10 +71,10 @@ class MultiHeadAttention(nn.Module):
         self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
         self.qkv_bias, self.qk_norm, self.out_bias = qkv_bias, qk_norm, out_bias
         self.has_out_proj = out_proj
-        self.window = window
+        self.layer_window = layer_window
         check_sizes(self, block_size=block_size, causal=causal)
         mask = torch.ones(block_size or 0, block_size or 0, dtype=torch.bool).tril()
-        mask = mask if window is None else mask.triu(1 - window)
+        mask = mask if layer_window is None else mask.triu(1 - layer_window)
         self.register_buffer("mask", mask if causal else None, persistent=False)
         self.make_projections()
         self.out_proj: nn.Module = nn.Identity()
@@ -211,7 +211,7 @@ class MultiHeadAttention(nn.Module):
     ) -> HeadOutputs:
         """Computes softmax(scale q k^T + bias) v, (B, H, T, D), on the explicit or fused path."""
         causal = self.causal_rows(q.size(2), k.size(2))
-        if self.window is not None:  # fused kernels take `causal` for the plain causal mask
+        if self.layer_window is not None:  # fused kernels take `causal` for the plain causal mask
             causal, mask = None, combine_masks(causal, mask)
         compute = attend_explicit if explicit else attend_fused
         return compute(q, k, v, causal, mask, bias, scale=self.scale, dropout=dropout)
@@ -223,7 +223,7 @@ class MultiHeadAttention(nn.Module):
         if mask is None:
             return None
         check_alignment(queries, keys, mask.size(0))
-        return mask[keys - queries : keys, :keys] if queries > 1 or self.window else None
+        return mask[keys - queries : keys, :keys] if queries > 1 or self.layer_window else None
 
 
 class MultiHead(MultiHeadAttention):

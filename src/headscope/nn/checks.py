@@ -88,8 +88,8 @@ def check_sizes(layer: Any, *, block_size: int | None, causal: bool) -> None:
     if not layer.has_out_proj and heads * layer.head_dim != layer.out_dim:
         width = f"heads={heads} times head_dim={layer.head_dim}"
         raise UserError(f"out_proj=false: {width} must equal the output width {layer.out_dim}")
-    check_positive(window=layer.window)
-    if layer.window is not None and not causal:
-        raise UserError(f"window={layer.window} needs causal attention")
+    check_positive(layer_window=layer.layer_window)
+    if layer.layer_window is not None and not causal:
+        raise UserError(f"layer_window={layer.layer_window} needs causal attention")
     if causal and block_size is None:
         raise UserError("causal attention needs block_size, the maximum sequence length")

@@ -99,7 +99,7 @@ class GPT(nn.Module):
         windows = tuple(windows or (0,))
         each_window = [windows[layer % len(windows)] for layer in range(layers)]
         attentions = [
-            attention(**sizes, **widths, **options, **({"window": window} if window else {}))
+            attention(**sizes, **widths, **options, **({"layer_window": window} if window else {}))
             for window in each_window
         ]
         make_norm = partial(norm, embed_dim, bias=bias)
