@@ -40,7 +40,7 @@ OWN = "model/attention=additive model/position=relative"
 
 GPT2 = "model=gpt2 model.bias=false model.qkv_bias=false"
 SCALED = "model.scale_embedding=true model.attention.scale=0.6"
-SHARE = "model.position.share=0.5"
+SHARE = "model.heads=2 model.position.share=0.5"
 INTERLEAVED = "model.position.interleaved=true"
 OTHER_HEADS = "model.head_dim=12 model.tied_head=false"
 RMS = "model/norm=rms model/position=rotary"

@@ -25,7 +25,7 @@ from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_
 from headscope.errors import UserError, short
 from headscope.nn import GPT, MultiHeadAttention, Position
 from headscope.nn.held import HELD
-from headscope.nn.position.rotary import rotate_interleaved
+from headscope.nn.position.rotary import Rotary, rotate_interleaved
 from headscope.trained.checkpoint.building import build_model
 from headscope.trained.checkpoint.loading import WithoutInitialization
 
@@ -203,8 +203,9 @@ def standard_form(gpt: GPT, config: Part) -> tuple[Part, dict[str, Tensor]]:
         config = Part(config, tied_head=False)
     for number, layer in enumerate(gpt.attentions):
         prefix = f"blocks.{number}.attention."
-        pairs = getattr(gpt.position, "rotate_pairs", None)
-        interleaved = int(gpt.position.rotated) if pairs is rotate_interleaved else 0
+        interleaved = 0
+        if isinstance(gpt.position, Rotary) and gpt.position.rotate_pairs is rotate_interleaved:
+            interleaved = gpt.position.rotated
         standard_projections(weights, prefix, layer, interleaved=interleaved)
         if not layer.has_out_proj:
             weights[f"{prefix}out_proj.weight"] = torch.eye(layer.out_dim, device=gpt.device)
