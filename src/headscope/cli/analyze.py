@@ -148,13 +148,13 @@ def select(
     """Loads the checkpoint of a report, and those of the same run at other steps, by step: those of
     `checkpoints`, by default the kept steps of the run. Raises UserError if one cannot be loaded,
     or is not from the same run, or if two are from one step."""
-    from headscope.trained import load
-    from headscope.trained.checkpoint import find, steps_of
+    from headscope.conversion.load import load
+    from headscope.trained.checkpoint import steps_of
 
     history = [load(file, device=device) for file in checkpoint_files(checkpoints or ())]
     history.sort(key=lambda stored: stored.step)
     newest = history[-1] if history and checkpoint is None else None
-    loaded = newest or load(find(checkpoint), device=device)
+    loaded = newest or load(checkpoint, device=device)
     for file in steps_of(loaded.path).values() if checkpoints is None else ():
         try:
             history.append(load(file, device=device))

@@ -18,11 +18,11 @@ def evaluate(
     precision: Literal["auto", "fp32", "bf16-mixed", "bf16", "int8"],
 ) -> None:
     """Prints the losses as a JSON object, or with `block_size=` as a list, one for each size."""
+    from headscope.conversion.load import load
     from headscope.data.encode import validation_text
-    from headscope.trained import evaluation, load
-    from headscope.trained.checkpoint import find
+    from headscope.trained import evaluation
 
-    loaded = load(find(checkpoint), device=device)
+    loaded = load(checkpoint, device=device)
     used = evaluation.choose_precision(precision, loaded)
     corpus = build_part(data, "data") if data else loaded.corpus()
     text = validation_text(corpus, loaded.tokenizer)

@@ -24,14 +24,13 @@ def sample(
     compile: bool,
 ) -> None:
     """Writes the prompt and the generated text to standard output, piece by piece."""
+    from headscope.conversion.load import load
     from headscope.seeds import mixed_seed
-    from headscope.trained import load
-    from headscope.trained.checkpoint import find
     from headscope.trained.generation.compiled import compile_decoding
     from headscope.trained.generation.generate import generate_texts
     from headscope.trained.generation.precision import faster_precision, in_precision
 
-    loaded = load(find(checkpoint), device=device)
+    loaded = load(checkpoint, device=device)
     used = faster_precision(loaded.model) if precision == "auto" else precision
     model = in_precision(loaded.model, used)
     prompt = read_standard_input() if prompt == "-" else prompt
