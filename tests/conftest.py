@@ -36,9 +36,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HEADSCOPE_CACHE"] = tempfile.mkdtemp(prefix="headscope_cache_")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
-# No test turns the machine off. This also refuses a descriptor that is not open.
-os.fsync = os.fstat  # type: ignore[assignment]
-
 # Tests send signals, which a job in the background of a shell, or one with nohup, ignores.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):  # not on Windows
