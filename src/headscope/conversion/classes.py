@@ -270,11 +270,22 @@ class HuggingFaceClass:
                 raise Unfit(name)
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
+    def in_files(self, tensors: dict[str, Tensor], gpt: GPT) -> dict[str, Tensor]:
+        """The same for tensors in files, whose names may lack that of the module without head."""
+        head, base = self.counterpart("head.weight")[0], self.names["embedding"].split(".")[0]
+        named = {
+            name if name == head or name.startswith(f"{base}.") else f"{base}.{name}": tensor
+            for name, tensor in tensors.items()
+        }
+        if gpt.head.weight is gpt.embedding.weight:
+            named.pop(head, None)
+        return named
+
     @torch.no_grad()
-    def copy_to_ours(self, theirs: Any, gpt: GPT) -> None:
-        """Puts the weights of `theirs` into `gpt`, and copies only those that change. Raises Unfit
-        if a name or a shape differs."""
-        rest = self.parameters(theirs, gpt.block_size)
+    def copy_to_ours(self, weights: dict[str, Tensor], gpt: GPT) -> None:
+        """Puts `weights`, with their names of `parameters`, into `gpt`, and copies only those that
+        change. Raises Unfit if a name or a shape differs."""
+        rest = {**weights}
         for ours, parameter in gpt.named_parameters():
             names = self.counterpart(ours)
             if not names and parameter.dim() == 1:
@@ -284,7 +295,9 @@ class HuggingFaceClass:
                 raise Unfit(f"it has no parameter {missing[0]!r}")
             pieces = [rest.pop(each) for each in names]
             weight = torch.cat(pieces) if len(pieces) > 1 else pieces[0].detach()
-            weight = self.arrange(ours, weight, gpt, to_ours=True)
+            weight = self.arrange(ours, weight, gpt, to_ours=True).to(parameter.dtype)
+            if ours == "position.table.weight":
+                weight = weight[: gpt.block_size]
             if weight.shape != parameter.shape:
                 raise Unfit(f"its {names[0]!r} has the shape {tuple(weight.shape)}")
             parameter.data = weight.contiguous()

@@ -1,17 +1,18 @@
 """Opens a model in a Hugging Face folder, proves that ours is the same, and runs no code in it."""
 
 import hashlib
-import json
 import re
-import zlib
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from headscope import nn
+from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
 from headscope.conversion.imported import check_block_size, imported
@@ -26,8 +27,9 @@ from headscope.conversion.proof import (
 )
 from headscope.conversion.settings import SAFE, transformers_for, unread
 from headscope.conversion.tokenizer_files import read_tokenizer
-from headscope.errors import UserError, first_line, short
-from headscope.files import parse_json
+from headscope.data.tokenizer_state import tokenizer_from_state
+from headscope.errors import UserError, first_line, library_errors, short
+from headscope.files import json_text, parse_json, read_json, write_atomically
 from headscope.machine import available_memory
 from headscope.nn import GPT
 from headscope.terminal import note
@@ -39,11 +41,12 @@ from headscope.trained.records import cache_folder
 
 HUB_FILES = [
     *("config.json", "generation_config.json", "model*.safetensors", "model*.index.json"),
+    *("pytorch_model*.bin", "pytorch_model*.index.json", "chat_template.jinja"),
     *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt", "vocab.txt"),
 ]
 """The files that are downloaded from the hub: settings, weights and tokenizer, but no code."""
 
-NO_WEIGHTS = re.compile(r"attn\.(masked_)?bias$|attention\.(masked_)?bias$|inv_freq$")
+NO_WEIGHTS = re.compile(r"\b(attn|attention)\.(masked_)?bias$|inv_freq$")
 """The names of tensors in old folders that are not weights: causal masks and constants."""
 
 
@@ -78,37 +81,73 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
     """The model in a Hugging Face folder, on the CPU, in evaluation mode and float32.
 
     `block_size` is a shorter context length than that of the model. By default it is the same, but
-    at most `LONGEST` if the position encoding has no table.
+    at most `LONGEST` if the position encoding has no table. What is proven of these files is kept
+    in the cache folder, so the next time transformers is not needed.
 
     Raises UserError if transformers is missing or cannot open the folder, or if headscope does not
     compute the same function as the model.
     """
     raw = read_config(folder)
     theirs = class_of(raw, folder)
+    kept = proof_file(folder, block_size)
+    try:
+        proven = read_json(kept)
+        if not isinstance(proven, dict):
+            proven = prove(folder, theirs, raw, block_size)
+            keep(kept, proven)
+        model = parse_part(proven["model"], "model", composed=False)
+        tokenizer = tokenizer_from_state(proven["tokenizer"])
+        gpt = empty_model(model, tokenizer.vocab_size)
+        load_weights(folder, theirs, gpt)
+        return imported(folder, gpt, model, tokenizer, name=folder.absolute().name)
+    except UserError as error:
+        raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
+
+
+def proof_file(folder: Path, block_size: int | None) -> Path:
+    """The file in the cache folder that exists if this model was proven: with these files and this
+    context, with this code, and these versions of the libraries."""
+    used = sorted({file for pattern in HUB_FILES for file in folder.glob(pattern)})
+    code = [Path(__file__).parent, Path(nn.__file__).parent]
+    used += [file for each in code for file in sorted(each.rglob("*.py"))]
+    about = [f"{file.name} {checksum_of(file)}" for file in used]
+    about += [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
+    text = "\n".join([*about, f"block_size {block_size}"])
+    return cache_folder("proofs", f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json")
+
+
+def checksum_of(path: Path) -> str:
+    with library_errors(f"{path} cannot be read"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def keep(path: Path, proven: dict[str, Any]) -> None:
+    with suppress(OSError):  # the cache folder cannot be written
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json_text(proven))
+
+
+def prove(
+    folder: Path, theirs: HuggingFaceClass, raw: dict[str, Any], block_size: int | None
+) -> dict[str, Any]:
+    """Proves that headscope computes what transformers computes. Returns our model and tokenizer as
+    plain data. Raises UserError if it does not."""
+    note(f"Comparing {folder} with transformers, once for these files")
     with transformers_for(folder):
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(folder, **SAFE)
     try:
         model = our_config(theirs, config, block_size)
-        gpt = empty_model(model, config.vocab_size)
-        tokenizer = read_tokenizer(folder, rows=gpt.vocab_size)
-        check_memory(gpt)
-        loaded = load_weights(folder, theirs, config, gpt)
-        opened = imported(folder, gpt, model, tokenizer, name=folder.absolute().name)
-        proof_of_these = proof_file(raw, opened)
-        if not proof_of_these.exists():
-            note(f"Comparing {folder} with transformers, once for these files")
-            prove_architecture(folder, theirs, config, model)
-            prove_weights(folder, gpt, loaded, tokenizer.end_of_text)
-            keep(proof_of_these)
-        return opened
+        tokenizer = read_tokenizer(folder, rows=config.vocab_size)
+        gpt = empty_model(model, tokenizer.vocab_size)
+        prove_architecture(folder, theirs, config, model)
+        prove_weights(folder, theirs, config, gpt)
     except Unfit as error:
-        problem = f"{folder}: headscope cannot express this {theirs.name}: {error}"
+        problem = f"headscope cannot express this {theirs.name}: {error}"
         entries = unread(config, raw, theirs.keys.values())
         raise UserError(f"{problem}; config.json has {entries}" if entries else problem) from None
-    except UserError as error:
-        raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
+    return {"model": model, "tokenizer": tokenizer.state()}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -161,63 +200,42 @@ def our_config(theirs: HuggingFaceClass, config: Any, block_size: int | None) ->
 
 
 def empty_model(model: Part, vocab_size: int) -> GPT:
-    """Our model, whose weights use no memory until they are written."""
+    """Our model, whose weights use no memory until they are written. Raises UserError if they do
+    not fit in the memory that is left."""
     with WithoutInitialization():
-        return build_model(model, vocab_size=vocab_size).eval()
-
-
-def check_memory(gpt: GPT) -> None:
-    """Raises UserError if the weights do not fit in the memory that is left."""
+        gpt = build_model(model, vocab_size=vocab_size).eval()
     size, left = sum(weight.nbytes for weight in gpt.parameters()), available_memory()
     if 1.5 * size + 0.5e9 > left:
         needs = f"its weights have {size / 1e9:,.1f} GB in float32"
         raise UserError(f"{needs}, and {left / 1e9:,.1f} GB of memory are left: end other programs")
+    return gpt
 
 
-def load_weights(folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT) -> Any:
-    """Puts the weights in the folder into `gpt`. Returns the model of transformers. Raises
-    UserError if the weights are not complete or not finite."""
-    import transformers
-
-    with transformers_for(folder):
-        loaded, problems = getattr(transformers, theirs.name).from_pretrained(
-            folder,
-            config=config,
-            use_safetensors=any(folder.glob("*.safetensors")),
-            weights_only=True,  # of pytorch_model.bin: runs no code
-            dtype=torch.float32,
-            attn_implementation="eager",  # config.json may name code to download
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below
-            **SAFE,
-        )
-    for kind, names in problems.items():
-        for name in sorted(names):  # a name, or a name with two shapes
-            if not NO_WEIGHTS.search(str(name)):
-                raise UserError(f"the weights do not fit config.json: {kind} {str(name)[:200]}")
-    theirs.copy_to_ours(loaded, gpt)
+def load_weights(folder: Path, theirs: HuggingFaceClass, gpt: GPT) -> None:
+    """Puts the weights in the folder into `gpt`. Those in float32 stay in their file, mapped into
+    memory. Raises UserError if they are not finite, and Unfit for other ones than those of `gpt`.
+    """
+    tensors: dict[str, Tensor] = {}
+    with library_errors(f"{folder}: its weights cannot be read"):
+        for file in weight_files(folder):
+            tensors |= (
+                load_file(file)
+                if file.suffix == ".safetensors"
+                else torch.load(file, map_location="cpu", weights_only=True)  # runs no code
+            )
+    weights = {name: each for name, each in tensors.items() if not NO_WEIGHTS.search(name)}
+    theirs.copy_to_ours(theirs.in_files(weights, gpt), gpt)
     for name, weight in gpt.named_parameters():
         if not is_finite(weight):
             raise UserError(f"the weights have values that are NaN or infinite, in our {name}")
-    return loaded.eval()
 
 
-def proof_file(raw: Any, opened: TrainedModel) -> Path:
-    """The file in the cache folder that exists if this model was proven: with these entries of
-    config.json, weights and context, with this code, and these versions of the libraries."""
-    import transformers
-
-    folders = [Path(__file__).parent, Path(nn.__file__).parent]
-    ours = b"".join(file.read_bytes() for each in folders for file in sorted(each.rglob("*.py")))
-    programs = [zlib.crc32(ours), transformers.__version__, torch.__version__]
-    about = json.dumps([raw, opened.digest, opened.model.block_size, programs], sort_keys=True)
-    return cache_folder("proofs", hashlib.sha256(about.encode()).hexdigest()[:32])
-
-
-def keep(proof: Path) -> None:
-    with suppress(OSError):  # the cache folder cannot be written
-        proof.parent.mkdir(parents=True, exist_ok=True)
-        proof.touch()
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers reads: one, or several parts. Prefers safetensors."""
+    for pattern in ("model.safetensors", "model-*.safetensors", "pytorch_model*.bin"):
+        if files := sorted(folder.glob(pattern)):
+            return files
+    return []
 
 
 def prove_architecture(folder: Path, theirs: HuggingFaceClass, config: Any, model: Part) -> None:
@@ -230,21 +248,38 @@ def prove_architecture(folder: Path, theirs: HuggingFaceClass, config: Any, mode
         short.block_size = model.block_size
         gpt = random_model(short, small.vocab_size)
         theirs.fill(drawn, gpt, dict(gpt.named_parameters()))
-        theirs.copy_to_ours(drawn, gpt)  # some parameters of ours cannot have any value
-        prove(folder, gpt, drawn, *probe(gpt.vocab_size, gpt.block_size, None))
+        theirs.copy_to_ours(theirs.parameters(drawn), gpt)  # some of ours cannot have any value
+        text = probe(gpt.vocab_size, gpt.block_size, None)
+        with transformers_for(folder):
+            expected = logits(drawn, *text)
+        compare(logits(gpt, *text), expected)
 
 
-def prove_weights(folder: Path, gpt: GPT, theirs: Any, end_of_text: int | None) -> None:
-    """Raises NotEqual unless both models give the same logits in float32, up to rounding."""
+def prove_weights(folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT) -> None:
+    """Reads the weights into `gpt`. Raises NotEqual unless transformers gives the same logits with
+    the weights that it reads, in float32, up to rounding: at the first positions, and at the last
+    ones of a table. To save memory, transformers reads its weights first and forgets them."""
+    import transformers
+
+    text = probe(gpt.vocab_size, min(gpt.block_size, 256), None)
+    table = theirs.position == "Learned"
+    starts = {0, gpt.block_size - len(text[0][0])} if table else {0}
+    with transformers_for(folder):
+        loaded = getattr(transformers, theirs.name).from_pretrained(
+            folder,
+            config=config,
+            use_safetensors=any(folder.glob("*.safetensors")),
+            weights_only=True,  # of pytorch_model.bin: runs no code
+            dtype=torch.float32,
+            attn_implementation="eager",  # config.json may name code to download
+            **SAFE,
+        )
+        expected = {start: logits(loaded.eval(), *text, start) for start in starts}
+    del loaded
+    load_weights(folder, theirs, gpt)
     try:
-        prove(folder, gpt, theirs, *probe(gpt.vocab_size, min(gpt.block_size, 256), end_of_text))
+        for start, of_theirs in expected.items():
+            compare(logits(gpt, *text, start), of_theirs)
     except NotEqual as error:
         because = "both are the same function in float64: rounding, or wrong weights"
         raise NotEqual(f"{error}; {because}") from None
-
-
-def prove(folder: Path, gpt: GPT, theirs: Any, tokens: Tensor, positions: Tensor) -> None:
-    """Raises NotEqual unless both models give the same logits."""
-    with transformers_for(folder):
-        expected = logits(theirs, tokens, positions)
-    compare(logits(gpt, tokens, positions), expected)

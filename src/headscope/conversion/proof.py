@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
 from headscope.config.parts import Part, defaults_in_conf
@@ -110,12 +111,17 @@ def random_model(config: Part, vocab_size: int, end_of_text: int | None = None) 
 
 
 @torch.no_grad()
-def logits(model: Any, tokens: Tensor, positions: Tensor) -> Tensor:
-    """The logits (P, V) of our model, or of a model of transformers, on the CPU."""
+def logits(model: Any, tokens: Tensor, positions: Tensor, start: int = 0) -> Tensor:
+    """The logits (P, V) of our model, or of a model of transformers, on the CPU. The first token
+    has the number `start` in a table of positions."""
     if isinstance(model, GPT):
-        hidden = model.hidden(tokens.to(model.device))
+        tokens = pad(tokens.to(model.device), (start, 0))
+        mask = model.document_mask(tokens, start)
+        hidden = model.through_blocks(model.embed(tokens, start), mask=mask)
         return model.unembed(hidden[:, positions.to(model.device)])[0].cpu()
     options = {"use_cache": False, "return_dict": True, "logits_to_keep": positions}
+    if start:
+        options["position_ids"] = torch.arange(start, start + tokens.size(1))[None]
     double = torch.get_default_dtype() is torch.float64
     with _Float64() if double else nullcontext():
         return model(tokens, **options).logits[0]
