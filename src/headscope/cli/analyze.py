@@ -131,9 +131,10 @@ def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None
 
 
 def report_folder(output_dir: str | None, path: Path, name: str) -> Path:
-    """The folder of a report: by default, `name` in the run folder of the checkpoint `path`, or
-    next to a checkpoint that is not in a run folder."""
+    """The folder of a report: by default, `name` in the run folder of the checkpoint `path`, next
+    to a checkpoint that is not in a run folder, or in the folder of a model."""
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    run = path if path.is_dir() else run
     folder = Path(output_dir) if output_dir else run / name
     if folder.is_symlink() and not output_dir:
         raise UserError(f"{folder} is a symbolic link: name a folder with output_dir=")
