@@ -238,9 +238,9 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def prove_architecture(folder: Path, theirs: HuggingFaceClass, config: Any, model: Part) -> None:
+def prove_architecture(folder: Path, theirs: HuggingFaceClass, config: Any, model: Part) -> float:
     """Raises NotEqual unless both compute the same function over the whole context: in float64,
-    with random weights, and with one layer of each kind."""
+    with random weights, and with one layer of each kind. Returns the largest difference."""
     small = theirs.shortened(config)
     with in_float64():
         drawn = theirs.build(small)
@@ -252,7 +252,7 @@ def prove_architecture(folder: Path, theirs: HuggingFaceClass, config: Any, mode
         text = probe(gpt.vocab_size, gpt.block_size, None)
         with transformers_for(folder):
             expected = logits(drawn, *text)
-        compare(logits(gpt, *text), expected)
+        return compare(logits(gpt, *text), expected)
 
 
 def prove_weights(folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT) -> None:
