@@ -1,5 +1,5 @@
-"""Every entry of config.json that changes what a class of transformers computes is read by headscope,
-or the folder is refused. The models are small and random, and their scores are large. The table in
+"""Each entry of config.json that changes what a class of transformers computes is read, or the
+folder is refused. The models are small and random, and their scores are large. The table in
 docs/ecosystem.md says the same."""
 
 import json
@@ -59,7 +59,7 @@ ENTRIES: dict[str, list[Any]] = {
     "use_sliding_window": [True],
     "window_size": [2],
 }
-"""Entries of config.json, and those of `attn_config`, with other values than those of the models."""
+"""Entries of config.json and of `attn_config`, with other values than those of the models."""
 
 
 def changed_configs(raw: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
