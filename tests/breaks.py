@@ -154,8 +154,8 @@ analysis/examples.py
 + value.norm(dim=-1)
 > analysis/test_head_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
 # the first queries of a window, which see few keys, count too
-- counted = seen > min(
-+ counted = seen > 0 * min(
+- counted = seen > torch.minimum(
++ counted = seen > 0 * torch.minimum(
 > analysis/test_head_examples.py::test_few_and_short_windows_give_what_they_have
 # the examples of a decile are the strongest of their part
 - (2 * part + 1) * len(places)
@@ -245,8 +245,8 @@ config/parse.py
 > test_lightning.py::test_a_checkpoint_builds_no_callback_and_no_logger
 analysis/head_statistics.py
 # the baseline counts keys that the document mask hides
-- return None if mask is None else mask.tril()
-+ return None
+- if mask is None and not any(windows):
++ if not any(windows):
 > analysis/test_planted_heads.py::test_no_head_of_an_untrained_model_has_a_name
 analysis/record.py
 # the scores of untrained heads are forgotten
@@ -330,9 +330,9 @@ analysis/circuits.py
 > analysis/test_circuits.py::test_compositions_are_those_of_whole_matrices
 analysis/path_patching.py
 # heads between sender and receiver read the changed stream
-- x = model.blocks[between].feed(x + clean.attended[between])
+- x = model.blocks[between].add_branches(x, attended)
 + passed, position = model.blocks[between], model.position
-+                     x = passed.feed(x + passed.attention(passed.attention_norm(x), position=position))
++                     x = passed.add_branches(x, passed.attention(passed.attention_norm(x), position=position))
 > analysis/test_circuits.py::test_path_patching_equals_three_passes_with_hooks
 trained/generation/choose_token.py
 # what is shown as sampled ignores top_p
@@ -449,11 +449,52 @@ conversion/classes.py
 - "attn_implementation": "eager",
 +
 > conversion/test_folder.py::test_code_in_the_folder_is_not_run
+# an output head in the files is used, although config.json ties it
+- named.pop(head, None)
++ pass
+> conversion/test_folder.py::test_forms_of_files
+conversion/folder.py
+# what was proven of other weights is used
+- for pattern in HUB_FILES for
++ for pattern in HUB_FILES[:2] for
+> conversion/test_folder.py::test_a_folder_is_proven_once_for_its_files
+# the weights are not compared with those that transformers reads
+- compare(logits(gpt, *text, start), of_theirs)
++ pass
+> conversion/test_folder.py::test_a_folder_is_proven_once_for_its_files
 conversion/proof.py
+# the proof of an architecture is in float32
+- return torch.float64 if value is torch.float32 else value
++ return value
+> conversion/test_entries.py::test_the_proof_of_an_architecture_is_exact_over_a_long_context
 # the proof accepts any logits
-- return 1e-4 *
+- return ARCHITECTURE *
 + return 10 *
 > conversion/test_exports.py::test_an_attention_that_was_changed_in_place_is_noticed
+nn/block.py
+# the feed-forward network of a parallel block reads what the attention has added
+-     def network_input(self, x: Tensor, attended: Tensor) -> Tensor:
+-         return x
+- 
++ 
+> nn/test_block.py::test_a_parallel_block_adds_two_branches_that_read_its_input
+nn/attention.py
+# a window has one key more
+- mask.triu(1 - layer_window)
++ mask.triu(-layer_window)
+> nn/test_block.py::test_a_window_hides_all_keys_but_the_last_ones_of_its_layers
+nn/position/rotary.py
+# angles for imported models are not rounded
+- rounded_angles if float32_angles else angles
++ angles
+> nn/test_block.py::test_angles_in_float32_differ_far_from_the_beginning
+analysis/head_statistics.py
+# uniform attention looks outside of windows
+- if not any(windows):
+-         return seen.expand
++ if windows:
++         return seen.expand
+> analysis/test_head_examples.py::test_examples_are_edges_of_their_windows_and_the_strongest_ones
 cli/conf.py
 # settings of Hydra in conf/ of the current folder act without being named
 - search_path.append("schema", "structured://")  # Hydra's own choices, before conf/hydra/

@@ -4,6 +4,7 @@ of transformers, or the folder is refused in one line. No code in them is run.""
 import json
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,13 +202,41 @@ def test_forms_of_files(folder, theirs):
     weights = load_file(folder / WEIGHTS)
     old = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
     masks = {"h.0.attn.bias": torch.ones(1, 1, 12, 12), "h.1.attn.masked_bias": -torch.ones(1)}
-    write_weights(folder, old | masks)
+    head = {"lm_head.weight": weights["transformer.wte.weight"].clone()}  # config.json ties it
+    write_weights(folder, old | masks | head)
     assert_same(headscope.load(folder), theirs)
     write_folder(folder / "shards", theirs, max_shard_size="4KB")
     assert len(list((folder / "shards").glob("model-*.safetensors"))) > 2
     assert_same(headscope.load(folder / "shards"), theirs)
     write_weights(folder, {name: weight.bfloat16() for name, weight in weights.items()})
     assert_same(headscope.load(folder), theirs.bfloat16().float())
+
+
+def test_a_folder_is_proven_once_for_its_files(folder, theirs, capsys, monkeypatch):
+    """Later, it opens without transformers, until a file, the context or our code changes."""
+    said = f"Comparing {folder} with transformers, once for these files\n"
+    assert load_folder(folder).tokenizer.encode("To be").tolist() == [*b"To be"]
+    assert said in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "transformers", None)  # cannot be imported
+        again = load_folder(folder)
+    assert (capsys.readouterr().err, again.model.block_size) == ("", 12)
+    assert_same(again, theirs)
+    load_folder(folder, block_size=8)
+    assert said in capsys.readouterr().err
+    weights = {name: 2 * weight for name, weight in load_file(folder / WEIGHTS).items()}
+    torch.save(weights, folder / "pytorch_model.bin")  # one of the old kind, and another model
+    (folder / WEIGHTS).unlink()
+    assert not torch.equal(load_folder(folder).logits("To be"), again.logits("To be"))
+    assert said in capsys.readouterr().err
+    write_weights(folder, weights)
+
+    def wrong(file):
+        return {name: weight.roll(1) for name, weight in load_file(file).items()}
+
+    monkeypatch.setattr("headscope.conversion.folder.load_file", wrong)
+    with refused("logits differ by", "rounding, or wrong weights"):
+        load_folder(folder)
 
 
 def test_wrong_weights(folder):
