@@ -3,7 +3,6 @@
 import hashlib
 import re
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +105,12 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
 
 def proof_file(folder: Path, block_size: int | None) -> Path:
     """The file in the cache folder that exists if this model was proven: with these files and this
-    context, with this code, and these versions of the libraries."""
+    context, with this code, and this version of torch."""
     used = sorted({file for pattern in HUB_FILES for file in folder.glob(pattern)})
     code = [Path(__file__).parent, Path(nn.__file__).parent]
     used += [file for each in code for file in sorted(each.rglob("*.py"))]
     about = [f"{file.name} {checksum_of(file)}" for file in used]
-    about += [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
-    text = "\n".join([*about, f"block_size {block_size}"])
+    text = "\n".join([*about, f"torch {torch.__version__}", f"block_size {block_size}"])
     return cache_folder("proofs", f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json")
 
 
