@@ -41,9 +41,11 @@ from headscope.trained.records import cache_folder
 HUB_FILES = [
     *("config.json", "generation_config.json", "model*.safetensors", "model*.index.json"),
     *("pytorch_model*.bin", "pytorch_model*.index.json", "chat_template.jinja"),
-    *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt", "vocab.txt"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt"),
+    *("merges.txt", "*.model"),
 ]
-"""The files that are downloaded from the hub: settings, weights and tokenizer, but no code."""
+"""The files that are read, and downloaded from the hub: settings, weights and tokenizer, but no
+code."""
 
 NO_WEIGHTS = re.compile(r"\b(attn|attention)\.(masked_)?bias$|inv_freq$")
 """The names of tensors in old folders that are not weights: causal masks and constants."""
