@@ -478,8 +478,8 @@ nn/block.py
 > nn/test_block.py::test_a_parallel_block_adds_two_branches_that_read_its_input
 nn/attention.py
 # a window has one key more
-- mask.triu(1 - layer_window)
-+ mask.triu(-layer_window)
+- mask.triu(1 - self.layer_window)
++ mask.triu(-self.layer_window)
 > nn/test_block.py::test_a_window_hides_all_keys_but_the_last_ones_of_its_layers
 nn/position/rotary.py
 # angles for imported models are not rounded

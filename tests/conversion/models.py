@@ -29,7 +29,7 @@ CHOICES = [
     "model.scale_embedding=true model.attention.qk_norm=true model.attention.scale=0.3",
     "model.head_dim=6 model.ff_dim=10 model.dropout=0.1",
     "model.attention.out_proj=false model/position=rotary model.position.interleaved=true",
-    "model/block=parallel model.windows=[3,0] model.head_dim=4 model/position=rotary "
+    "model/block=parallel model.windows=[0,3] model.head_dim=4 model/position=rotary "
     "model.position.share=0.5",
     "model/block=parallel model/attention=additive model.windows=[4] model.bias=true",
 ]

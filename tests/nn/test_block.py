@@ -75,3 +75,15 @@ def test_angles_in_float32_differ_far_from_the_beginning():
     assert 1e-5 < difference.max() < 1e-3
     frequencies = 1.0 / (10000.0 ** (torch.arange(0, 64, 2).float() / 64))  # as in transformers
     assert torch.equal(rounded, (torch.arange(2048).float()[:, None] * frequencies).cos())
+
+
+@torch.no_grad()
+def test_a_block_of_another_form_is_not_analysed():
+    class PostNorm(Block):
+        def forward(self, x, position=None, past=None, mask=None):
+            return self.attention_norm(super().forward(x, position, past, mask))
+
+    model = gpt(block=PostNorm)
+    model(some_tokens())
+    with pytest.raises(UserError, match="PostNorm has its own forward"):
+        capture(model, some_tokens())

@@ -86,12 +86,10 @@ def measure_heads(
         return averages | best_offset(averages.pop(OFFSETS), length)
 
     metrics = means(sums)
-    uniform_metrics = {
-        name: value.expand(len(weights), -1).mean(dim=1).tolist()
-        for name, value in means(uniform_sums).items()
-    }
+    even_metrics = means(uniform_sums)
     if repeats:
-        uniform_metrics |= {name: [x] * len(weights) for name, x in repeats.uniform().items()}
+        seen = visible_in(model, repeats.texts.tokens.to(model.device))
+        even_metrics |= repeats.uniform(None if seen is None else seen.cpu())
         metrics |= {name: metric.cpu() for name, metric in repeats.metrics(model).items()}
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
@@ -99,7 +97,10 @@ def measure_heads(
     unjudged = [name for name, count in counts.items() if count.min() < MIN_QUERIES]
     return HeadRecord(
         metrics=metrics,
-        uniform=uniform_metrics,
+        uniform={
+            name: value.expand(len(weights), -1).mean(dim=1).tolist()
+            for name, value in even_metrics.items()
+        },
         diversity=float(diversity((similarity / len(windows)).clamp(0, 1))),
         windows=len(windows),
         tokens=length,

@@ -68,9 +68,10 @@ def mass_where(weights: Tensor, where: Tensor, visible: Tensor | None) -> Tensor
 
 
 def first_keys(visible: Tensor) -> Tensor:
-    """The mask of the first key that each query sees, in the shape of `visible`. It is the first
-    token of the text, or with `model.document_mask` of the document."""
-    return visible & (visible.cumsum(dim=-1) == 1)
+    """The mask, in the shape of `visible`, of the first token of the text, or of the document. It
+    is the first key of the first query that sees it, so no later key of a window is."""
+    first_key, first_query = (visible.cumsum(dim=axis) == 1 for axis in (-1, -2))
+    return visible & (visible & first_key & first_query).any(dim=-2, keepdim=True)
 
 
 def offset_sums(weights: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -118,9 +119,12 @@ def local_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
 
 
 def first_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the first token that the query sees, from 0 to 1. A high value means that the first
-    token is an attention sink (Xiao 2023)."""
-    return mass_where(weights, first_keys(visible_keys(weights, visible)), visible)
+    """Weight on the first token of the text or document, from 0 to 1, a mean over the queries that
+    see it. A high value means that this token is an attention sink (Xiao 2023)."""
+    visible = visible_keys(weights, visible)
+    where = first_keys(visible)
+    mass = torch.where(where, weights, 0.0).sum(dim=-1)
+    return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
 
 
 def mean_distance(weights: Tensor, visible: Tensor | None = None) -> Tensor:

@@ -171,13 +171,14 @@ class RepeatProbe:
         sums = [self._sums(capture(model, tokens[batch]).attention, batch) for batch in batches]
         return {name: sum((s[name] for s in sums), zero) / len(tokens) for name in REPEAT_METRICS}
 
-    def uniform(self) -> dict[str, float]:
-        """The metrics of uniform attention."""
+    def uniform(self, visible: Tensor | None) -> dict[str, Tensor]:
+        """The metrics of uniform attention (L, 1) over the keys in the mask `visible` of its texts,
+        by default all earlier ones: then L is 1."""
         length, every = self.texts.tokens.size(1), torch.arange(len(self.texts.tokens))
-        even = uniform(torch.ones(length, length)).expand(1, len(every), 1, -1, -1)
-        sums = self._sums(even, every)
-        means = {name: float(total) / len(every) for name, total in sums.items()}
-        return means | {"induction": 0.0, "duplicate": 0.0}
+        even = uniform(torch.ones(length, length), visible)
+        even = even.expand(-1 if even.dim() == 5 else 1, len(every), 1, -1, -1)
+        means = {name: total / len(every) for name, total in self._sums(even, every).items()}
+        return means | dict.fromkeys(("induction", "duplicate"), torch.zeros(1, 1))
 
     def _sums(self, weights: Tensor, batch: Tensor) -> dict[str, Tensor]:
         """The metrics (L, H), summed over the texts `batch`, from their weights."""

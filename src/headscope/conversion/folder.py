@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from headscope import nn
 from headscope.config.parse import parse_part
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, name_of
@@ -93,7 +92,7 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
     kept = proof_file(folder, block_size)
     try:
         proven = read_json(kept)
-        if not isinstance(proven, dict):
+        if not isinstance(proven, dict) or proven.keys() != {"model", "tokenizer"}:
             proven = prove(folder, theirs, raw, block_size)
             keep(kept, proven)
         model = parse_part(proven["model"], "model", composed=False)
@@ -109,11 +108,10 @@ def proof_file(folder: Path, block_size: int | None) -> Path:
     """The file in the cache folder that exists if this model was proven: with these files and this
     context, with this code, and this version of torch."""
     used = sorted({file for pattern in HUB_FILES for file in folder.glob(pattern)})
-    code = [Path(__file__).parent, Path(nn.__file__).parent]
-    used += [file for each in code for file in sorted(each.rglob("*.py"))]
-    about = [f"{file.name} {checksum_of(file)}" for file in used]
-    text = "\n".join([*about, f"torch {torch.__version__}", f"block_size {block_size}"])
-    return cache_folder("proofs", f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json")
+    used += sorted(Path(__file__).parents[1].rglob("*.py"))
+    files = [(file.name, checksum_of(file)) for file in used]
+    about = json_text([files, torch.__version__, block_size]).encode()
+    return cache_folder("proofs", f"{hashlib.sha256(about).hexdigest()[:32]}.json")
 
 
 def checksum_of(path: Path) -> str:
@@ -122,7 +120,7 @@ def checksum_of(path: Path) -> str:
 
 
 def keep(path: Path, proven: dict[str, Any]) -> None:
-    with suppress(OSError):  # the cache folder cannot be written
+    with suppress(OSError, UserError):  # the cache folder cannot be written
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json_text(proven))
 
@@ -213,8 +211,8 @@ def empty_model(model: Part, vocab_size: int) -> GPT:
 
 def load_weights(folder: Path, theirs: HuggingFaceClass, gpt: GPT) -> None:
     """Puts the weights in the folder into `gpt`. Those in float32 stay in their file, mapped into
-    memory. Raises UserError if they are not finite, and Unfit for other ones than those of `gpt`.
-    """
+    memory: whoever writes to this file changes them. Raises UserError if they are not finite, and
+    Unfit for other ones than those of `gpt`."""
     tensors: dict[str, Tensor] = {}
     with library_errors(f"{folder}: its weights cannot be read"):
         for file in weight_files(folder):
@@ -261,7 +259,8 @@ def prove_weights(folder: Path, theirs: HuggingFaceClass, config: Any, gpt: GPT)
     ones of a table. To save memory, transformers reads its weights first and forgets them."""
     import transformers
 
-    text = probe(gpt.vocab_size, min(gpt.block_size, 256), None)
+    longest = 256 + max(layer.layer_window or 0 for layer in gpt.attentions)
+    text = probe(gpt.vocab_size, min(gpt.block_size, longest), None)
     table = theirs.position == "Learned"
     starts = {0, gpt.block_size - len(text[0][0])} if table else {0}
     with transformers_for(folder):

@@ -98,14 +98,16 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         transformers loads weights, it replaces these buffers by uninitialized memory. The weights
         are not changed, because the constructor of `GPT` initializes them."""
         buffers = dict(module.named_buffers(recurse=False))
-        if buffers and isinstance(module, MultiHeadAttention | Position):
+        if isinstance(module, MultiHeadAttention) and module.mask is not None:
+            with torch.device("cpu"):
+                module.mask.copy_(module.causal_mask(len(module.mask)))
+        elif buffers and isinstance(module, Position):
             with torch.device("cpu"):
                 changes = {"layers": 1, "vocab_size": 1, "ff_dim": 1, "ngrams": 1}
                 changes |= {"end_of_text": 0}
                 small = build_gpt(self.config, **changes, document_mask=False)
-            computed = small.position if isinstance(module, Position) else small.attentions[0]
             for name, buffer in buffers.items():
-                buffer.copy_(computed.get_buffer(name))
+                buffer.copy_(small.position.get_buffer(name))
 
     @can_return_tuple
     def forward(

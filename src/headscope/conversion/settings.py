@@ -12,10 +12,12 @@ from headscope.errors import UserError, library_errors, short
 SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 """Arguments with which transformers runs no code of a folder, and opens no other folder."""
 
-ALSO_READ = ("rope_theta", "tie_word_embeddings", "scale_attn_weights", "final_logit_softcapping")
-ALSO_READ += ("sliding_window", "use_sliding_window", "layer_types", "max_window_layers")
-ALSO_READ += ("window_size", "attention_types", "attention_layers", "attention_bias", "mlp_bias")
-ALSO_READ += ("use_parallel_residual", "rotary_pct")
+ALSO_READ = [
+    *("rope_theta", "rotary_pct", "tie_word_embeddings", "scale_attn_weights", "attention_bias"),
+    *("sliding_window", "use_sliding_window", "layer_types", "max_window_layers", "mlp_bias"),
+    *("window_size", "attention_types", "attention_layers", "use_parallel_residual"),
+    "final_logit_softcapping",
+]
 """Entries of config.json that are read, but are not in the table of keys of their class."""
 
 WITHOUT_EFFECT = re.compile(

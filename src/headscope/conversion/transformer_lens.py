@@ -94,11 +94,11 @@ class HeadscopeAdapter(ArchitectureAdapter):
         if network is not None:
             mlp = self._gated_mlp if cfg.gated_mlp else self._ungated_mlp
             block |= {"ln2": norm("feed_forward_norm"), "mlp": mlp("feed_forward")}
+        cfg.parallel_attn_mlp = type(gpt.blocks[0]).__name__ == "ParallelBlock"
+        both = bridges.ParallelBlockBridge if cfg.parallel_attn_mlp else bridges.BlockBridge
         self.component_mapping = {
             "embed": bridges.EmbeddingBridge("model.embedding"),
-            "blocks": (AttentionOnly if network is None else bridges.BlockBridge)(
-                "model.blocks", cfg, block
-            ),
+            "blocks": (AttentionOnly if network is None else both)("model.blocks", cfg, block),
             "ln_final": norm("model.norm"),
             "unembed": bridges.UnembeddingBridge("model.head"),
         }

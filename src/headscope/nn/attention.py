@@ -73,9 +73,8 @@ class MultiHeadAttention(nn.Module):
         self.has_out_proj = out_proj
         self.layer_window = layer_window
         check_sizes(self, block_size=block_size, causal=causal)
-        mask = torch.ones(block_size or 0, block_size or 0, dtype=torch.bool).tril()
-        mask = mask if layer_window is None else mask.triu(1 - layer_window)
-        self.register_buffer("mask", mask if causal else None, persistent=False)
+        mask = self.causal_mask(block_size) if causal and block_size else None
+        self.register_buffer("mask", mask, persistent=False)
         self.make_projections()
         self.out_proj: nn.Module = nn.Identity()
         if out_proj:
@@ -215,6 +214,11 @@ class MultiHeadAttention(nn.Module):
             causal, mask = None, combine_masks(causal, mask)
         compute = attend_explicit if explicit else attend_fused
         return compute(q, k, v, causal, mask, bias, scale=self.scale, dropout=dropout)
+
+    def causal_mask(self, block_size: int) -> Tensor:
+        """The causal mask (block_size, block_size), with the window."""
+        mask = torch.ones(block_size, block_size, dtype=torch.bool).tril()
+        return mask if self.layer_window is None else mask.triu(1 - self.layer_window)
 
     def causal_rows(self, queries: int, keys: int) -> Tensor | None:
         """The causal mask (T, S) for the last T of S positions, with the window. None if it hides

@@ -19,6 +19,7 @@ class Block(nn.Module):
     Maps (B, T, C) to (B, T, C). If `feed_forward` is None, there is only the first branch (Elhage
     2021: attention-only models). `norm` is called once per branch, to create its normalization.
     `dropout` applies to the output of each branch. The attention gets the other arguments.
+    A class of your own overrides only `network_input`: analyses take the sum of the branches apart.
     """
 
     def __init__(

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from headscope.errors import UserError
 from headscope.nn.attention import MultiHeadAttention
+from headscope.nn.block import Block
 from headscope.nn.gpt import GPT
 from headscope.nn.held import Held
 
@@ -47,6 +49,14 @@ def capture(model: GPT, tokens: Tensor, *, gradients: bool = False) -> ForwardPa
         return capture_blocks(model, tokens)
 
 
+def check_block(block: Block) -> None:
+    """Raises UserError for a class of a user whose output is not the sum that is taken apart."""
+    for name in ("forward", "add_branches", "fed"):
+        if getattr(type(block), name) is not getattr(Block, name):
+            problem = f"{type(block).__name__} has its own {name}, so heads cannot be analysed"
+            raise UserError(f"{problem}: override network_input instead, or use callbacks=plain")
+
+
 def capture_blocks(model: GPT, tokens: Tensor) -> ForwardPass:
     """Like `GPT.hidden`, with dropout in training, but returns the whole `ForwardPass`."""
     x, mask = model.embed(tokens), model.document_mask(tokens)
@@ -54,6 +64,7 @@ def capture_blocks(model: GPT, tokens: Tensor) -> ForwardPass:
         x = x.detach().requires_grad_()  # all parameters are frozen
     forward_pass = ForwardPass([x], [], [], [], [])
     for block in model.blocks:
+        check_block(block)
         with kept_outputs(block.attention, forward_pass.outputs):
             attended, weights = block.attention(
                 block.attention_norm(x), position=model.position, mask=mask, weights=True

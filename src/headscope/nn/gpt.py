@@ -97,6 +97,8 @@ class GPT(nn.Module):
         widths = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
         options = {"qkv_bias": qkv_bias, "out_bias": bias, "dropout": dropout}
         windows = tuple(windows or (0,))
+        if min(windows) < 0:
+            raise UserError(f"windows={[*windows]} must be numbers of keys, or 0 for all")
         each_window = [windows[layer % len(windows)] for layer in range(layers)]
         attentions = [
             attention(**sizes, **widths, **options, **({"layer_window": window} if window else {}))

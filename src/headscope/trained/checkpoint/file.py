@@ -30,7 +30,7 @@ from headscope.files import new_file
 from headscope.nn.loss import Answers
 from headscope.terminal import command
 
-FORMAT = 12
+FORMAT = 13
 SUFFIX = ".safetensors"
 
 METADATA = "headscope"  # the only key: safetensors stores several keys in a random order
