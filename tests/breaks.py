@@ -473,8 +473,8 @@ conversion/proof.py
 > conversion/test_exports.py::test_an_attention_that_was_changed_in_place_is_noticed
 nn/block.py
 # the feed-forward network of a parallel block reads what the attention has added
-- self.feed_forward_norm(self.network_input(x, attended))
-+ self.feed_forward_norm(x + attended)
+- self.feed_forward_norm(self.network_input(x, after))
++ self.feed_forward_norm(after)
 > nn/test_block.py::test_a_parallel_block_adds_two_branches_that_read_its_input
 nn/attention.py
 # a window has one key more

@@ -50,24 +50,25 @@ class Block(nn.Module):
     def add_branches(self, x: Tensor, attended: Tensor) -> Tensor:
         """The output of the block: its input x, the output of the branch with the attention, and
         that of the feed-forward network, if there is one."""
-        both = x + attended
-        return both if self.feed_forward is None else both + self.fed(x, attended)
+        after = x + attended
+        return after if self.feed_forward is None else after + self.fed(x, after)
 
-    def fed(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The output of the branch with the feed-forward network. Zero if there is no network."""
+    def fed(self, x: Tensor, after: Tensor) -> Tensor:
+        """The output of the branch with the feed-forward network. Zero if there is no network. x is
+        the input of the block, and `after` the same after the attention."""
         if self.feed_forward is None:
             return torch.zeros_like(x)
-        read = self.feed_forward_norm(self.network_input(x, attended))
+        read = self.feed_forward_norm(self.network_input(x, after))
         return self.dropout(self.feed_forward(read))
 
-    def network_input(self, x: Tensor, attended: Tensor) -> Tensor:
+    def network_input(self, x: Tensor, after: Tensor) -> Tensor:
         """What the norm of the feed-forward network reads."""
-        return x + attended
+        return after
 
 
 class ParallelBlock(Block):
     """Both branches read the input: x + attention(norm(x)) + feed_forward(norm(x)), with a norm for
     each of them (GPT-J, Wang 2021; GPT-NeoX, Black 2022)."""
 
-    def network_input(self, x: Tensor, attended: Tensor) -> Tensor:
+    def network_input(self, x: Tensor, after: Tensor) -> Tensor:
         return x

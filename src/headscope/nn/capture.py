@@ -70,7 +70,7 @@ def capture_blocks(model: GPT, tokens: Tensor) -> ForwardPass:
                 block.attention_norm(x), position=model.position, mask=mask, weights=True
             )
         attended = block.dropout(attended)
-        fed = block.fed(x, attended)
+        fed = block.fed(x, x + attended)
         x = x + attended if block.feed_forward is None else x + attended + fed
         forward_pass.residual.append(x)
         forward_pass.weights.append(weights)
