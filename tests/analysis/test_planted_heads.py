@@ -202,6 +202,28 @@ def test_no_head_of_an_untrained_model_has_a_name(words, width):
     assert (found == {"-"}) != ("alibi" in words)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("documents", [False, True])
+def test_uniform_attention_has_its_own_values_in_each_layer(documents):
+    """Also with windows: all scores are 0, so each query looks alike at the keys that it sees. Only
+    `induction` and `duplicate` have no value of uniform attention, since they compare two texts."""
+    model = GPT(
+        vocab_size=50, block_size=32, embed_dim=16, heads=2, layers=3,
+        windows=(5, 0), document_mask=documents, end_of_text=49,
+    )
+    for layer in model.attentions:
+        layer.qkv.weight.zero_()
+    record = measure_heads(model, short_documents(50, 32, 9)[:8])
+    assert record.uniform["prefix_matching"][1] > 0
+    for name, values in record.uniform.items():
+        measured = record.metrics[name][:, 0].tolist()
+        if name not in ("induction", "duplicate"):
+            assert measured == pytest.approx(values, abs=1e-6), name
+    assert {head.name for head in record.types} == {"-"}
+    distances = record.uniform["distance"]
+    assert distances[0] == distances[2] < distances[1]
+
+
 def first_of_document(tokens):
     """The first token of the document of each query, whose documents begin with token 49."""
     document = (tokens == 49).cumsum(1)

@@ -139,15 +139,13 @@ def in_batches(model: GPT, windows: Tensor) -> Sequence[Tensor]:
 def visible_in(model: GPT, tokens: Tensor) -> Tensor | None:
     """The mask (L, N, 1, T, T) of the keys that each query sees in `tokens` (N, T), if the model
     keeps attention within documents or windows. Otherwise None: it sees all earlier tokens."""
-    mask, windows = model.document_mask(tokens), [layer.layer_window for layer in model.attentions]
-    if mask is None and not any(windows):
+    documents, length = model.document_mask(tokens), tokens.size(1)
+    if documents is None and not any(layer.layer_window for layer in model.attentions):
         return None
-    if mask is None:
-        mask = torch.ones(1, 1, *2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device)
-    seen = mask.tril().expand(len(tokens), -1, -1, -1)
-    if not any(windows):
-        return seen.expand(len(windows), *seen.shape)
-    return torch.stack([seen.triu(1 - (window or seen.size(-1))) for window in windows])
+    masks = [layer.get_buffer("mask")[:length, :length] for layer in model.attentions]
+    seen = torch.stack(masks)[:, None, None]
+    seen = seen if documents is None else seen & documents
+    return seen.expand(-1, len(tokens), -1, -1, -1)
 
 
 def repeat_probe(model: GPT, kinds: TokenKinds | None, texts: int) -> RepeatProbe | None:
