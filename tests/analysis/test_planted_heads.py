@@ -208,8 +208,14 @@ def test_uniform_attention_has_its_own_values_in_each_layer(documents):
     """Also with windows: all scores are 0, so each query looks alike at the keys that it sees. Only
     `induction` and `duplicate` have no value of uniform attention, since they compare two texts."""
     model = GPT(
-        vocab_size=50, block_size=32, embed_dim=16, heads=2, layers=3,
-        windows=(5, 0), document_mask=documents, end_of_text=49,
+        vocab_size=50,
+        block_size=32,
+        embed_dim=16,
+        heads=2,
+        layers=3,
+        windows=(5, 0),
+        document_mask=documents,
+        end_of_text=49,
     )
     for layer in model.attentions:
         layer.qkv.weight.zero_()
