@@ -75,7 +75,6 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     config_class = HeadscopeConfig
     base_model_prefix = "model"
-    _input_embed_layer = "embedding"  # of `model`
     # transformers 4 reads only the keys.
     _tied_weights_keys = {"model.head.weight": "model.embedding.weight"}  # noqa: RUF012
 
@@ -86,6 +85,12 @@ class HeadscopeForCausalLM(PreTrainedModel, GenerationMixin):
         # transformers then refuses assisted generation, which removes tokens from the cache.
         self._is_stateful = self.model.ngrams > 1 or self.model.end_of_text is not None
         self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embedding
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.model.embedding = value
 
     def get_output_embeddings(self) -> nn.Module:
         return self.model.head
