@@ -185,10 +185,13 @@ def class_of(raw: dict[str, Any], folder: Path) -> HuggingFaceClass:
 
 
 def our_config(theirs: HuggingFaceClass, config: Any, block_size: int | None) -> Part:
-    """Our model with the sizes and settings of theirs. Its context is `block_size`, by default
-    theirs, but at most `LONGEST` if the position encoding has no table."""
+    """Our model with the sizes and settings of theirs."""
     small = theirs.build(theirs.shortened(config))
-    model = theirs.read(config, set(theirs.parameters(small)))
+    return with_context(theirs.read(config, set(theirs.parameters(small))), block_size)
+
+
+def with_context(model: Part, block_size: int | None) -> Part:
+    """`model` with the context `block_size`, as `load_folder` explains it."""
     check_block_size(block_size, model.block_size)
     if block_size or name_of(model.position) != "Learned":
         model.block_size = block_size or min(model.block_size, LONGEST)

@@ -5,9 +5,11 @@ for the tokenizers of imported models that tiktoken cannot express.
 """
 
 import copy
+import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,15 @@ import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str
 
 from headscope.data.bpe import MAX_VOCAB_SIZE, train_bpe
-from headscope.data.labels import token_labels
+from headscope.data.chat import texts_around_question
+from headscope.data.labels import EMPTY, token_labels, visible
 from headscope.data.ranks import gpt2_ranks, ranks_to_text
 from headscope.errors import UserError
 from headscope.files import is_plain
 from headscope.nn.checks import token_ids
 
 END_OF_TEXT = "<|endoftext|>"
+UNKNOWN = "<|unknown|>"
 
 PATTERNS = {"byte": r"(?s).", "bpe": r50k_pat_str, "gpt2": r50k_pat_str}
 """The regular expression with which each tokenizer splits text. `tokenizer_from_state` accepts no
@@ -37,8 +41,15 @@ class Tokenizer(ABC):
     bytes. In headscope's own tokenizers it is the last token. In the tokenizer of an imported model
     it can be any token, or None if there is none.
 
+    `special` maps the ids of special tokens to their names, which are their labels.
+
     `vocab_size` is the number of rows of the model's embedding. The tokenizer of an imported model
     may have fewer tokens: the last rows then belong to no token, and have no bytes.
+
+    The other attributes say how a text is read that a person types (see `encode_prompt`), not one
+    of a corpus. `adds_begin`: whether it begins with `begin_token`. `reads_special`: whether the
+    name of a special token is this token. `as_question`: whether it is a question in a chat, written
+    with `chat_template`, a template of jinja2. `typed` changes them.
 
     A tokenizer of your own is a subclass whose constructor takes `texts`, an iterator over the
     training texts. Its attributes are saved: plain data, on which alone its methods depend.
@@ -47,6 +58,17 @@ class Tokenizer(ABC):
     name: str
     vocab_size: int
     end_of_text: int | None
+    adds_begin = reads_special = as_question = False
+    chat_template: str | None = None
+
+    @property
+    def special(self) -> Mapping[int, str]:
+        return {} if self.end_of_text is None else {self.end_of_text: END_OF_TEXT}
+
+    @property
+    def begin_token(self) -> int | None:
+        """The token before a text, if there is one: by default the end of the text before."""
+        return self.end_of_text
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
@@ -57,15 +79,61 @@ class Tokenizer(ABC):
         """
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Like `encode`, for a prompt from the user. Its line ends become `\\n`, as those of files.
-        Raises UserError if the vocabulary cannot represent the text, or if the text contains half
-        of a surrogate pair."""
+        """The tokens of a text that a person types, as the attributes say. Its line ends become
+        `\\n`, as those of files. Raises UserError if the vocabulary cannot represent the text, or if
+        the text contains half of a surrogate pair."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             wrong = f"character {error.start}, {text[error.start : error.end]!a}"
             raise UserError(f"the prompt is not valid UTF-8: remove {wrong}") from None
-        return self.encode(unix_lines(text)).tolist()
+        text = unix_lines(text)
+        if self.as_question:
+            assert self.chat_template is not None
+            ends = {"bos_token": self.begin_token, "eos_token": self.end_of_text}
+            names = {key: self.special.get(-1 if token is None else token, "") for key, token in ends.items()}
+            before, after = texts_around_question(self.chat_template, names)
+            tokens = self.encode_special(before)
+            return tokens + self.encode_piece(text) + self.encode_special(after)
+        tokens = self.encode_special(text) if self.reads_special else self.encode_piece(text)
+        begin = [self.begin_token] if self.adds_begin and self.begin_token is not None else []
+        return tokens if begin == tokens[:1] else begin + tokens
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Like `encode_prompt`, for a part of a text, in which the names of tokens are text."""
+        return self.encode(text).tolist()
+
+    def encode_special(self, text: str) -> list[int]:
+        """Like `encode_piece`, but the name of a special token is this token."""
+        ids = {name: token for token, name in self.special.items()}
+        longest_first = sorted(map(re.escape, ids), key=len, reverse=True)
+        tokens: list[int] = []
+        for piece in re.split(f"({'|'.join(longest_first)})", text) if ids else [text]:
+            tokens += [ids[piece]] if piece in ids else self.encode_piece(piece)
+        return tokens
+
+    def decode_prompt(self, tokens: Sequence[int]) -> str:
+        """The text that a person would type for these tokens."""
+        if self.adds_begin and tokens[:1] == [self.begin_token]:
+            tokens = tokens[1:]
+        parts = groupby(tokens, key=self.special.get if self.reads_special else lambda _: None)
+        return "".join(name * len([*run]) if name else self.decode(run) for name, run in parts)
+
+    def typed(
+        self, *, begin: bool | None = None, special: bool | None = None, question: bool = False
+    ) -> "Tokenizer":
+        """A copy that reads texts that a person types in another way. None: as this one. Raises
+        UserError if it has no begin-of-text token, or no template for a question."""
+        made = copy.copy(self)
+        chosen = {"adds_begin": begin, "reads_special": special, "as_question": question}
+        for name, value in chosen.items():
+            if value is not None and value != getattr(self, name):
+                setattr(made, name, value)
+        if begin and self.begin_token is None:
+            raise UserError("begin=true: this model has no token that begins a text")
+        if question and self.chat_template is None:
+            raise UserError("question=true: this model has no chat template; it only continues texts")
+        return made
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
@@ -78,6 +146,10 @@ class Tokenizer(ABC):
             raise UserError(f"the attributes of {name} must be plain data to save it")
         return {"kind": "own", "attributes": attributes}
 
+    def begin_state(self) -> dict[str, Any]:
+        """The entry of `state` for a tokenizer that begins typed texts with a token."""
+        return {"adds_begin": True} if self.adds_begin else {}
+
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of a sequence of tokens. Bytes that are not valid UTF-8 become U+FFFD."""
         return b"".join(self.token_bytes(int(token)) for token in tokens).decode(errors="replace")
@@ -88,7 +160,12 @@ class Tokenizer(ABC):
 
     def labels(self, tokens: Sequence[int]) -> list[str]:
         """One readable label for each token of a text."""
-        return token_labels(map(self.token_bytes, tokens))
+        special = self.special
+        labels = zip(tokens, token_labels(map(self.token_bytes, tokens)), strict=True)
+        return [
+            visible(special[token]) if label == EMPTY and token in special else label
+            for token, label in labels
+        ]
 
     def label(self, token: int) -> str:
         """A readable label for a token of the vocabulary."""
@@ -109,7 +186,8 @@ class Tokenizer(ABC):
     def only_token(self, text: str | int, *, key: str = "token") -> int:
         """The token that `text` is, or a token id as it is. `key` begins the message. Raises
         UserError if the text does not have exactly one token, or for an unknown id."""
-        tokens = self.tokens_of(text if isinstance(text, str) else [text])
+        plain = self.typed(begin=False)
+        tokens = plain.tokens_of(text if isinstance(text, str) else [text])
         if len(tokens) != 1:
             listed = f" ({', '.join(self.labels(tokens[:8]))})" if tokens else ""
             problem = f"{key}={text!r} has {len(tokens)} tokens{listed} and must have one"
@@ -196,6 +274,7 @@ class TiktokenTokenizer(Tokenizer):
             "ranks": ranks_to_text(self.ranks),
             "end_of_text": self.end_of_text,
             "vocab_size": self.vocab_size,
+            **self.begin_state(),
         }
 
 
@@ -223,8 +302,12 @@ class CharTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         return self._encode(text, unknown_allowed=self.special_tokens)
 
-    def encode_prompt(self, text: str) -> list[int]:
-        return self._encode(unix_lines(text), unknown_allowed=False).tolist()
+    def encode_piece(self, text: str) -> list[int]:
+        return self._encode(text, unknown_allowed=False).tolist()
+
+    @property
+    def special(self) -> Mapping[int, str]:
+        return super().special | ({self.unknown: UNKNOWN} if self.special_tokens else {})
 
     def _encode(self, text: str, *, unknown_allowed: bool) -> np.ndarray:
         tokens = self._tokens[code_points(text)]
@@ -243,7 +326,7 @@ class CharTokenizer(Tokenizer):
         return newline if self.end_of_text is None else self.end_of_text
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"kind": "char", "alphabet": self.alphabet}
+        state = {"kind": "char", "alphabet": self.alphabet, **self.begin_state()}
         return state if self.special_tokens else state | {"special_tokens": False}
 
 

@@ -40,7 +40,8 @@ def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Toke
             # Few models need the library `tokenizers`, so it is imported only here.
             from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 
-            made = TokenizersTokenizer(text, end_of_text=state.get("end_of_text"))
+            more = {key: state.get(key) for key in ("end_of_text", "begin_token", "chat_template")}
+            made = TokenizersTokenizer(text, **more)
         case {"kind": "own", "attributes": dict(attributes)} if own and issubclass(own, Tokenizer):
             size: Any = attributes.get("vocab_size")
             valid = type(size) is int and 0 < size <= MAX_VOCAB_SIZE
@@ -49,7 +50,9 @@ def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Toke
                 vars(made).update(attributes)
     if made is None:
         raise UserError("this is not a tokenizer that headscope saved")
-    end: Any = getattr(made, "end_of_text", None)
-    if end is not None and not (type(end) is int and 0 <= end < made.vocab_size):
-        raise UserError(f"the tokenizer has no end-of-text token {str(end)[:80]}")
+    for name, token in (("end-of-text", made.end_of_text), ("begin-of-text", made.begin_token)):
+        if token is not None and not (type(token) is int and 0 <= token < made.vocab_size):
+            raise UserError(f"the tokenizer has no {name} token {str(token)[:80]}")
+    if state.get("adds_begin") is True:
+        made = made.typed(begin=True)
     return with_vocab_size(made, state.get("vocab_size", made.vocab_size))

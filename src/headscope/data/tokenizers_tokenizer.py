@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,14 @@ class TokenizersTokenizer(Tokenizer):
 
     name = "stored"
 
-    def __init__(self, text: str, *, end_of_text: int | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        end_of_text: int | None = None,
+        begin_token: int | None = None,
+        chat_template: str | None = None,
+    ) -> None:
         with library_errors("tokenizer.json cannot be used"):
             content = json.loads(text) | {"truncation": None, "padding": None}
             self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
@@ -39,8 +47,12 @@ class TokenizersTokenizer(Tokenizer):
         self.vocab_size = self.tokens = max(self.ids.values()) + 1
         self.names = [self.library.id_to_token(number) or "" for number in range(self.tokens)]
         self.end_of_text = end_of_text
+        self._begin = begin_token
+        self.chat_template = chat_template if isinstance(chat_template, str) else None
         added = self.library.get_added_tokens_decoder()
-        special = {number for number, token in added.items() if token.special}
+        special = {number: token.content for number, token in added.items() if token.special}
+        ends = {number: name for number, name in enumerate(self.names) if number == end_of_text}
+        self._special = special | ends
         decoders = steps_of(content.get("decoder"))
         write = writer(self.library, decoders)
         self._bytes = [
@@ -48,6 +60,24 @@ class TokenizersTokenizer(Tokenizer):
             for number, name in enumerate(self.names)
         ]
         self._word_piece = any(step["type"] == "WordPiece" for step in decoders)
+
+    @property
+    def special(self) -> Mapping[int, str]:
+        return self._special
+
+    @property
+    def begin_token(self) -> int | None:
+        return self.end_of_text if self._begin is None else self._begin
+
+    @cached_property
+    def _with_special(self) -> Library:
+        """The library, which takes the name of a special token for this token."""
+        return Library.from_str(self.json)
+
+    def encode_special(self, text: str) -> list[int]:
+        with library_errors("the tokenizer cannot encode this text"):
+            [encoded] = self._with_special.encode_batch_fast([text], add_special_tokens=False)
+        return encoded.ids
 
     def encode(self, text: str) -> np.ndarray:
         self.library.encode_special_tokens = True  # a copy of the library does not keep this
@@ -70,8 +100,15 @@ class TokenizersTokenizer(Tokenizer):
         return [visible(self.names[token] if token < self.tokens else "") for token in tokens]
 
     def state(self) -> dict[str, Any]:
-        state = {"kind": "tokenizers", "json": self.json, "end_of_text": self.end_of_text}
-        return state | {"vocab_size": self.vocab_size}
+        return {
+            "kind": "tokenizers",
+            "json": self.json,
+            "end_of_text": self.end_of_text,
+            "begin_token": self._begin,
+            "chat_template": self.chat_template,
+            "vocab_size": self.vocab_size,
+            **self.begin_state(),
+        }
 
 
 def check_ids(library: Library) -> None:

@@ -1,0 +1,257 @@
+"""Opens a GGUF file, the format of llama.cpp, with the package gguf alone.
+
+The file must have no fields of its architecture and no tensors but those that are read here. Tests
+compare the logits of each architecture with those of transformers.
+
+Shapes: D head_dim.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Library
+from torch import Tensor
+
+from headscope.config.parts import Part
+from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, part, table
+from headscope.conversion.folder import empty_model, with_context
+from headscope.conversion.imported import imported
+from headscope.data.tokenizer import Tokenizer, with_vocab_size
+from headscope.data.tokenizer_state import tokenizer_from_state
+from headscope.errors import UserError, library_errors, short
+from headscope.nn import GPT
+from headscope.trained import TrainedModel
+from headscope.trained.checkpoint.file import is_finite
+
+Fields = dict[str, Any]
+"""The fields of a GGUF file by name."""
+
+ARCHITECTURES: dict[str, HuggingFaceClass] = {
+    each.model_type.replace("_", ""): each
+    for each in CLASSES
+    if each.model_type in ("llama", "qwen2", "qwen3", "arcee", "gpt2", "gpt_neox", "mpt")
+}
+"""The class of transformers with the parts of each architecture. llama is also that of Mistral."""
+
+KEYS = table(
+    "block_size=context_length embed_dim=embedding_length layers=block_count "
+    "ff_dim=feed_forward_length heads=attention.head_count kv_heads=attention.head_count_kv "
+    "head_dim=attention.key_length base=rope.freq_base"
+)
+"""Maps our keys to fields of an architecture."""
+
+OPTIONAL = ("norm.weight", "head.weight")
+OPTIONAL += ("blocks.0.attention.qkv.bias", "blocks.0.attention.out_proj.bias")
+"""The parameters of ours that a file may lack. Then our configuration says so."""
+
+NORM_EPS = {
+    "LayerNorm": "attention.layer_norm_epsilon",
+    "RMSNorm": "attention.layer_norm_rms_epsilon",
+}
+
+LIKE_GPT4 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS: dict[str, dict[str, Any]] = {
+    "gpt-2": {},
+    "smollm": {"digits": True},
+    "qwen2": {"pattern": LIKE_GPT4 % "", "nfc": True},
+    "llama-bpe": {"pattern": LIKE_GPT4 % "{1,3}", "whole_words": True, "begins": True},
+}
+"""How a tokenizer splits a text (`tokenizer.ggml.pre`): by GPT-2's pattern or another one, maybe
+into single digits first, or after Unicode normalization (NFC). With `whole_words`, a word that is a
+token is not merged from parts. `begins`: whether a text begins with a token, if no field says so."""
+
+
+def load_gguf(path: Path, *, block_size: int | None = None, name: str = "") -> TrainedModel:
+    """The model in a GGUF file, on the CPU, in evaluation mode, with weights in float32.
+
+    `block_size` is as in `load_folder`, and `name` by default that of the file. Raises UserError if
+    the file is damaged, if headscope lacks its architecture, its tokenizer, a field or a tensor, or
+    if its weights are not finite.
+    """
+    import gguf
+
+    with library_errors(f"{path} is not a GGUF file, or it is damaged"):
+        reader = gguf.GGUFReader(path)
+        fields: Fields = {key: field.contents() for key, field in reader.fields.items()}
+        tensors = {str(tensor.name): tensor for tensor in reader.tensors}
+    try:
+        theirs = architecture(fields)
+        in_file = names_in_file(theirs, fields, len(tensors))
+        tokenizer = read_tokenizer(fields)
+        there = [each for each in OPTIONAL if {*in_file(each)} <= tensors.keys()]
+        known = {key for each in there for key in theirs.counterpart(each)}
+        model = with_context(read_model(theirs, fields, known), block_size)
+        [embedding] = in_file("embedding.weight")
+        tokenizer = with_vocab_size(tokenizer, int(tensor_in(tensors, embedding).shape[-1]))
+        gpt = empty_model(model, tokenizer.vocab_size)
+        for ours, parameter in gpt.named_parameters():
+            if not (names := in_file(ours)):
+                parameter.data.fill_(1.0)  # a gain that only ours has
+                continue
+            weight = torch.cat([read_weight(tensor_in(tensors, each), path) for each in names])
+            if ".qkv." in ours and theirs.model_type in ("llama", "arcee"):
+                weight = in_halves(weight, gpt)
+            if ours == "position.table.weight":
+                weight = weight[: gpt.block_size]
+            if weight.shape != parameter.shape:
+                raise Unfit(f"{names[0]} with the shape {tuple(weight.shape)}")
+            if not is_finite(weight):
+                raise Unfit(f"values that are NaN or infinite in {names[0]}")
+            parameter.data.copy_(weight)
+            for each in names:
+                del tensors[each]
+        if tensors:
+            raise Unfit(f"the tensor {short(min(tensors))}, which headscope does not read")
+    except Unfit as error:
+        raise UserError(f"{path} has {error}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return imported(path, gpt, model, tokenizer, name=name or path.stem)
+
+
+def architecture(fields: Fields) -> HuggingFaceClass:
+    """The class with the parts of the architecture of a file. Raises Unfit if there is none, or if
+    the file has another field of this architecture than those that headscope reads."""
+    name = fields.get("general.architecture")
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise Unfit(f"the architecture {short(name)}: headscope reads {known}")
+    read = {*KEYS.values(), *NORM_EPS.values(), "vocab_size", "attention.value_length"}
+    read |= {"rope.dimension_count", "use_parallel_residual", "attention.max_alibi_bias"}
+    for key, value in fields.items():
+        if key.startswith(f"{name}.") and key.removeprefix(f"{name}.") not in read:
+            if value not in (0, 0.0, False, "none"):
+                raise Unfit(f"{short(key)}={short(value)}, which headscope does not read")
+    return ARCHITECTURES[name]
+
+
+def names_in_file(
+    theirs: HuggingFaceClass, fields: Fields, most: int
+) -> Callable[[str], list[str]]:
+    """A function that gives the names of the tensors that together are one of our parameters. There
+    are `most` tensors in the file."""
+    import gguf
+
+    name = fields["general.architecture"]
+    layers = fields.get(f"{name}.block_count")
+    if type(layers) is not int or not 0 < layers <= most:
+        raise Unfit(f"{name}.block_count={short(layers)} and {most} tensors")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[name.upper()], layers)
+
+    def in_file(ours: str) -> list[str]:
+        keys = theirs.counterpart(ours)
+        return [str(names.get_name(key, (".weight", ".bias"))) for key in keys]
+
+    return in_file
+
+
+def read_model(theirs: HuggingFaceClass, fields: Fields, names: set[str]) -> Part:
+    """Our configuration. `names` are those of transformers for the tensors in the file. Raises
+    UserError for a value that is not possible, and Unfit for one that headscope does not have."""
+    name = fields["general.architecture"]
+    mine = {key.removeprefix(f"{name}."): value for key, value in fields.items()}
+    values = {ours: mine.get(key) for ours, key in KEYS.items()}
+    values["eps"] = mine.get(NORM_EPS[theirs.norm])
+    for key in ("eps", "base"):  # 1e-6, which is stored in float32, and not 9.99999997e-7
+        values[key] = values[key] and float(str(np.float32(values[key])))
+    values["activation"] = "relu2" if name == "arcee" else "gelu"
+    head_dim = values["head_dim"] or (values["embed_dim"] or 0) // (values["heads"] or 1)
+    rotated = mine.get("rope.dimension_count", head_dim)
+    same = {"attention.value_length": head_dim, "attention.max_alibi_bias": 8.0}
+    if name != "gptneox":
+        same["rope.dimension_count"] = head_dim
+    for key, value in same.items():
+        if mine.get(key, value) != value:
+            raise Unfit(f"{name}.{key}={short(mine[key])}: headscope has {value:g}")
+    entries = {theirs.keys[ours]: value for ours, value in values.items() if ours in theirs.keys}
+    entries |= {
+        "tie_word_embeddings": not theirs.has("head.weight", names),
+        "use_parallel_residual": mine.get("use_parallel_residual"),
+        "rotary_pct": rotated / head_dim,
+        "scale_attn_weights": True,
+        "sliding_window": None,
+        "attn_config": SimpleNamespace(clip_qkv=None, softmax_scale=None),
+    }
+    model = theirs.read(SimpleNamespace(**entries), names)
+    if theirs.norm == "LayerNorm":  # llama.cpp computes GELU with tanh
+        model.activation = Part(part("GeluTanh"))
+    return model
+
+
+def tensor_in(tensors: dict[str, Any], name: str) -> Any:
+    if name not in tensors:
+        raise Unfit(f"no tensor {name}")
+    return tensors[name]
+
+
+def read_weight(tensor: Any, path: Path) -> Tensor:
+    """A tensor of the package gguf in float32, which may be quantized."""
+    from gguf.quants import dequantize
+
+    with library_errors(f"{path}: its tensor {short(tensor.name)} cannot be read"):
+        return torch.from_numpy(np.array(dequantize(tensor.data, tensor.tensor_type), np.float32))
+
+
+def in_halves(weight: Tensor, gpt: GPT) -> Tensor:
+    """Queries, keys and values of llama, which rotates the dimensions (2i, 2i + 1) of a head, for
+    rotary positions that rotate (i, i + D / 2)."""
+    layer = gpt.attentions[0]
+    pairs = weight.unflatten(0, (-1, layer.head_dim // 2, 2))
+    rotated, values = pairs.tensor_split([layer.heads + layer.kv_heads])
+    return torch.cat([rotated.transpose(1, 2).flatten(0, 2), values.flatten(0, 2)])
+
+
+def read_tokenizer(fields: Fields) -> Tokenizer:
+    """The tokenizer of a file, a byte-level BPE. Raises Unfit for any other one."""
+    from gguf import TokenType
+
+    of = {key.removeprefix("tokenizer.ggml."): value for key, value in fields.items()}
+    if of.get("model") != "gpt2":
+        named = {"llama": "SentencePiece", "bert": "WordPiece", "t5": "Unigram"}
+        kind = named.get(of.get("model"), short(of.get("model")))
+        raise Unfit(f"a {kind} tokenizer: headscope reads byte-level BPE in GGUF files")
+    if of.get("pre") not in SPLITS:
+        problem = f"tokenizer.ggml.pre={short(of.get('pre'))}, which says how a text is split"
+        raise Unfit(f"{problem}: headscope reads {', '.join(SPLITS)}")
+    split, steps = SPLITS[of["pre"]], []
+    if split.get("digits"):
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if pattern := split.get("pattern"):
+        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern))
+    with library_errors("its tokenizer cannot be used"):
+        kinds = dict(zip(of["tokens"], map(TokenType, of["token_type"]), strict=True))
+        rows = {name: row for row, name in enumerate(of["tokens"])}
+        rows = {name: row for name, row in rows.items() if kinds[name] != TokenType.UNUSED}
+        merges = [tuple(pair.split(" ", 1)) for pair in of["merges"]]
+        made = Library(models.BPE(rows, merges, ignore_merges=split.get("whole_words", False)))
+        made.normalizer = normalizers.NFC() if split.get("nfc") else None
+        made.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        made.decoder = decoders.ByteLevel()
+        special = (TokenType.CONTROL, TokenType.UNKNOWN)
+        made.add_tokens(
+            [
+                AddedToken(name, special=kinds[name] in special, normalized=False)
+                for name in rows
+                if kinds[name] in (*special, TokenType.USER_DEFINED)
+            ]
+        )
+        text = made.to_str()
+    return tokenizer_from_state(
+        {
+            "kind": "tokenizers",
+            "json": text,
+            "end_of_text": of.get("eos_token_id"),
+            "begin_token": of.get("bos_token_id"),
+            "adds_begin": of.get("add_bos_token", split.get("begins", False)),
+            "chat_template": of.get("tokenizer.chat_template"),
+        }
+    )
