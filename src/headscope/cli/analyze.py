@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +34,8 @@ def analyze(
     parts: Texts,
     checkpoint: str | None,
     text: str | None,
+    begin: bool | None,
+    special: bool,
     output_dir: str | None,
     windows: Positive | None,
     ablation: bool,
@@ -73,6 +75,8 @@ def analyze(
     if tensorboard:  # needs the package tensorboard
         from headscope.training.snapshot_events import event_file
     loaded, history = select(checkpoint, checkpoints, device)
+    tokenizer = loaded.tokenizer.typed(begin=begin, special=special)
+    loaded = replace(loaded, tokenizer=tokenizer)
     folder = report_folder(output_dir, loaded.path, "analysis")
     patching = patch_texts(loaded, **asdict(patch)) if patches else None
     report = report_input(loaded, text, windows)
@@ -132,9 +136,13 @@ def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None
 
 def report_folder(output_dir: str | None, path: Path, name: str) -> Path:
     """The folder of a report: by default, `name` in the run folder of the checkpoint `path`, next
-    to a checkpoint that is not in a run folder, or in the folder of a model."""
+    to a checkpoint that is not in a run folder, in the folder of a model, or for a file of another
+    tool, such as model.gguf, in outputs/model."""
+    from headscope.trained.checkpoint.file import SUFFIX
+
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-    run = path if path.is_dir() else run
+    if path.suffix != SUFFIX:
+        run = path if path.is_dir() else Path("outputs") / path.stem
     folder = Path(output_dir) if output_dir else run / name
     if folder.is_symlink() and not output_dir:
         raise UserError(f"{folder} is a symbolic link: name a folder with output_dir=")

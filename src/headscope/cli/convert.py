@@ -14,6 +14,7 @@ def convert(
     source: str | None,
     text: str | None,
     block_size: int | None,
+    begin: bool | None,
     checkpoint: str | None,
     to: Literal["huggingface", "nanogpt", "safetensors", "gguf"] | None,
     output: str | None,
@@ -26,7 +27,8 @@ def convert(
     if (source is None) == (to is None):
         raise UserError("give source=, a model of another tool, or to=, a format for a checkpoint")
     way = "source" if source else "to"
-    unused = {"checkpoint": checkpoint} if source else {"text": text, "block_size": block_size}
+    of_source = {"text": text, "block_size": block_size, "begin": begin}
+    unused = {"checkpoint": checkpoint} if source else of_source
     for key, value in unused.items():
         if value is not None:
             raise UserError(f"{key}={value} has no effect with {way}=: leave it out")
@@ -37,7 +39,7 @@ def convert(
         raise UserError(f"output={output} already exists: name a new folder")
     if source is not None:
         file = Path(text).expanduser() if text else None
-        lines = import_model(source, folder, text=file, block_size=block_size)
+        lines = import_model(source, folder, text=file, block_size=block_size, begin=begin)
     else:
         lines = FORMATS[str(to)](load(find(checkpoint)), folder)
     for line in lines:

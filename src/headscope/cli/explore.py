@@ -13,6 +13,8 @@ def explore(
     checkpoint: str | None,
     other: str | None,
     text: str | None,
+    begin: bool | None,
+    special: bool,
     host: str,
     port: Count,
     allowed_hosts: list[str],
@@ -25,7 +27,8 @@ def explore(
     from headscope.show.explore.server import serve
 
     note("Loading the model")
-    models = Models(checkpoint, other, device, parts, text and os.path.expanduser(text))
+    file = text and os.path.expanduser(text)
+    models = Models(checkpoint, other, device, parts, file, begin, special)
     for model in models.opened.values():
         step, last = step_name(model.loaded.known_step), model.last or 0
         place = f"best ({step} of {last:,})" if last > model.loaded.step else step

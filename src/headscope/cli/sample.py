@@ -12,6 +12,9 @@ def sample(
     parts: Texts,
     checkpoint: str | None,
     prompt: str,
+    begin: bool | None,
+    special: bool,
+    question: bool,
     max_new_tokens: Count,
     temperature: NonNegative,
     top_k: Positive | None,
@@ -30,16 +33,17 @@ def sample(
     from headscope.trained.generation.generate import generate_texts
     from headscope.trained.generation.precision import faster_precision, in_precision
 
-    loaded = load(checkpoint, device=device)
+    loaded = load(checkpoint, device=device, begin=begin, special=special)
+    tokenizer = loaded.tokenizer.typed(question=question)
     used = faster_precision(loaded.model) if precision == "auto" else precision
     model = in_precision(loaded.model, used)
     prompt = read_standard_input() if prompt == "-" else prompt
     note(f"Sampling from {loaded.path}, {step_name(loaded.known_step)}, in {used}")
     # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
-    loaded.tokenizer.encode_prompt(prompt)
+    tokenizer.encode_prompt(prompt)
     generated = generate_texts(
         model,
-        loaded.tokenizer,
+        tokenizer,
         prompt,
         max_new_tokens=max_new_tokens,
         temperature=temperature,

@@ -1,12 +1,15 @@
 """What the command convert does: one conversion in or out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
+from headscope.conversion.gguf_file import compare_with_transformers
 from headscope.conversion.imported import write_checkpoint, write_weights
+from headscope.conversion.load import foreign, load_foreign
 from headscope.conversion.nanogpt import export_nanogpt, read_nanogpt
 from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
@@ -36,16 +39,26 @@ same model, and returns lines to print. It raises UserError if the model does no
 
 
 def import_model(
-    source: str, output: Path, *, text: Path | None = None, block_size: int | None = None
+    source: str,
+    output: Path,
+    *,
+    text: Path | None = None,
+    block_size: int | None = None,
+    begin: bool | None = None,
 ) -> list[str]:
     """Converts the model `source` of another tool to a checkpoint in the new folder `output`.
-    The heads are measured on the validation split of the file `text`, if it is given. Returns lines
-    to print. Raises UserError if the model cannot be converted."""
+    The heads are measured on the validation split of the file `text`, if it is given. `begin` is as
+    in `load`. Returns lines to print. Raises UserError if the model cannot be converted."""
     path = Path(source)
     if path.suffix == ".pt" and path.is_file():
         loaded = read_nanogpt(path, text, block_size)
+    elif found := foreign(source):
+        loaded = load_foreign(source, block_size=block_size)
+        if found.is_file():
+            compare_with_transformers(found, loaded.model)
     else:
         loaded = load_folder(folder_of(source), block_size=block_size)
+    loaded = replace(loaded, tokenizer=loaded.tokenizer.typed(begin=begin))
     try:
         of_text = validation_text(TextFiles(path=str(text)), loaded.tokenizer) if text else None
     except UserError as error:

@@ -7,6 +7,7 @@ Shapes: D head_dim.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +22,13 @@ from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, part, table
 from headscope.conversion.folder import empty_model, with_context
 from headscope.conversion.imported import imported
+from headscope.conversion.proof import compare, logits, probe
+from headscope.conversion.settings import SAFE, quiet_transformers
 from headscope.data.tokenizer import Tokenizer, with_vocab_size
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError, library_errors, short
 from headscope.nn import GPT
+from headscope.terminal import note
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint.file import is_finite
 
@@ -45,7 +49,7 @@ KEYS = table(
 )
 """Maps our keys to fields of an architecture."""
 
-OPTIONAL = ("norm.weight", "head.weight")
+OPTIONAL: tuple[str, ...] = ("norm.weight", "head.weight")
 OPTIONAL += ("blocks.0.attention.qkv.bias", "blocks.0.attention.out_proj.bias")
 """The parameters of ours that a file may lack. Then our configuration says so."""
 
@@ -66,15 +70,21 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 """How a tokenizer splits a text (`tokenizer.ggml.pre`): by GPT-2's pattern or another one, maybe
 into single digits first, or after Unicode normalization (NFC). With `whole_words`, a word that is a
-token is not merged from parts. `begins`: whether a text begins with a token, if no field says so."""
+token is not merged from parts. `begins`: whether a text begins with a token if no field says so."""
 
 
-def load_gguf(path: Path, *, block_size: int | None = None, name: str = "") -> TrainedModel:
+def is_gguf(path: Path) -> bool:
+    """Whether `path` is a GGUF file, by its first bytes: Ollama gives its files no suffix."""
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+    return False
+
+
+def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> TrainedModel:
     """The model in a GGUF file, on the CPU, in evaluation mode, with weights in float32.
 
-    `block_size` is as in `load_folder`, and `name` by default that of the file. Raises UserError if
-    the file is damaged, if headscope lacks its architecture, its tokenizer, a field or a tensor, or
-    if its weights are not finite.
+    `block_size` is as in `load_folder`. Raises UserError if the file is damaged, if headscope lacks
+    its architecture, its tokenizer, a field or a tensor, or if its weights are not finite.
     """
     import gguf
 
@@ -114,7 +124,24 @@ def load_gguf(path: Path, *, block_size: int | None = None, name: str = "") -> T
         raise UserError(f"{path} has {error}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    return imported(path, gpt, model, tokenizer, name=name or path.stem)
+    return imported(path, gpt, model, tokenizer, name=name)
+
+
+def compare_with_transformers(path: Path, gpt: GPT) -> None:
+    """Raises NotEqual unless transformers gives the same logits for a file. Only says so if it is
+    not installed, or cannot read the file."""
+    try:
+        with quiet_transformers("source"):
+            from transformers import AutoModelForCausalLM
+
+            read = AutoModelForCausalLM.from_pretrained
+            with library_errors("transformers cannot read it"):
+                theirs = read(path.parent, gguf_file=path.name, dtype=torch.float32, **SAFE)
+    except UserError as error:
+        note(f"{path} is not compared with transformers: {error}")
+        return
+    text = probe(gpt.vocab_size, min(gpt.block_size, 256), None)
+    compare(logits(gpt, *text), logits(theirs.eval(), *text))
 
 
 def architecture(fields: Fields) -> HuggingFaceClass:
@@ -127,9 +154,9 @@ def architecture(fields: Fields) -> HuggingFaceClass:
     read = {*KEYS.values(), *NORM_EPS.values(), "vocab_size", "attention.value_length"}
     read |= {"rope.dimension_count", "use_parallel_residual", "attention.max_alibi_bias"}
     for key, value in fields.items():
-        if key.startswith(f"{name}.") and key.removeprefix(f"{name}.") not in read:
-            if value not in (0, 0.0, False, "none"):
-                raise Unfit(f"{short(key)}={short(value)}, which headscope does not read")
+        unread = key.startswith(f"{name}.") and key.removeprefix(f"{name}.") not in read
+        if unread and value not in (0, 0.0, False, "none"):
+            raise Unfit(f"{short(key)}={short(value)}, which headscope does not read")
     return ARCHITECTURES[name]
 
 
@@ -216,12 +243,13 @@ def read_tokenizer(fields: Fields) -> Tokenizer:
     of = {key.removeprefix("tokenizer.ggml."): value for key, value in fields.items()}
     if of.get("model") != "gpt2":
         named = {"llama": "SentencePiece", "bert": "WordPiece", "t5": "Unigram"}
-        kind = named.get(of.get("model"), short(of.get("model")))
+        kind = named.get(str(of.get("model")), short(of.get("model")))
         raise Unfit(f"a {kind} tokenizer: headscope reads byte-level BPE in GGUF files")
     if of.get("pre") not in SPLITS:
         problem = f"tokenizer.ggml.pre={short(of.get('pre'))}, which says how a text is split"
         raise Unfit(f"{problem}: headscope reads {', '.join(SPLITS)}")
-    split, steps = SPLITS[of["pre"]], []
+    split = SPLITS[of["pre"]]
+    steps: list[Any] = []
     if split.get("digits"):
         steps.append(pre_tokenizers.Digits(individual_digits=True))
     if pattern := split.get("pattern"):

@@ -18,6 +18,7 @@ from headscope.data.bpe import byte_symbols
 from headscope.data.ranks import SHA256, merges_of_ranks
 from headscope.data.tokenizer import (
     END_OF_TEXT,
+    UNKNOWN,
     CharTokenizer,
     TiktokenTokenizer,
     Tokenizer,
@@ -26,9 +27,6 @@ from headscope.data.tokenizer import (
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer, check_ids
 from headscope.errors import UserError
 from headscope.files import read_json
-
-UNKNOWN = "<|unknown|>"
-"""The name of the token for unknown characters."""
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
 """A folder without any of these files has no tokenizer. transformers 5 would make an empty one."""
@@ -121,13 +119,19 @@ def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
     with transformers_for(folder):
         theirs: Any = AutoTokenizer.from_pretrained(folder, **SAFE)
         wanted = theirs(PROBE, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        plain, begun = (theirs("a", add_special_tokens=on)["input_ids"] for on in (False, True))
     library, kind = getattr(theirs, "backend_tokenizer", None), type(theirs).__name__
     if library is None:
         raise UserError(f"{folder}: its tokenizer {kind} is not one of the library tokenizers")
     check_ids(library)
-    imported = TokenizersTokenizer(library.to_str())
-    imported.end_of_text = end_of_text(folder, theirs, imported.ids)
-    tokenizer = as_gpt2(imported) or imported
+    begins, templates = begun[1 : len(plain) + 1] == plain, theirs.chat_template
+    imported = TokenizersTokenizer(
+        library.to_str(),
+        end_of_text=end_of_text(folder, theirs, library.get_vocab()),
+        begin_token=begun[0] if begins else theirs.bos_token_id,
+        chat_template=templates.get("default") if isinstance(templates, dict) else templates,
+    )
+    tokenizer = (as_gpt2(imported) or imported).typed(begin=begins)
     if tokenizer.encode(PROBE).tolist() != wanted:
         raise UserError(f"{folder}: headscope encodes a text differently than its {kind}")
     return tokenizer if rows is None else with_vocab_size(tokenizer, rows)
@@ -161,6 +165,7 @@ def as_gpt2(imported: TokenizersTokenizer) -> Tokenizer | None:
         and (cut["type"], cut.get("add_prefix_space")) == ("ByteLevel", False)
         and cut.get("use_regex", True)
         and [each["content"] for each in content["added_tokens"]] == [END_OF_TEXT]
+        and imported.chat_template is None
     )
     ranks = {bytes(map(symbols.index, name)): rank for rank, name in enumerate(names) if same}
     return TiktokenTokenizer("gpt2", ranks) if same else None

@@ -1,16 +1,14 @@
 """Renders a chat template: how a model for chats wants a question to be written."""
 
-from collections.abc import Mapping
-
 from headscope.errors import UserError, library_errors
 
 QUESTION = "a7c1e04b5d9f4f0c8a52"
 """Stands for the question, and does not occur in a template."""
 
 
-def texts_around_question(template: str, names: Mapping[str, str | None]) -> tuple[str, str]:
+def texts_around_question(template: str, begin: str, end: str) -> tuple[str, str]:
     """The text before and after a question of the user that the model shall answer, by a template
-    of Hugging Face (jinja2). `names` are values in it, such as bos_token.
+    of Hugging Face (jinja2). `begin` and `end` are the names of the begin- and end-of-text token.
 
     The template may come from a stranger: it runs in jinja2's immutable sandbox. Raises UserError
     if it fails, or does not write the question once.
@@ -28,7 +26,10 @@ def texts_around_question(template: str, names: Mapping[str, str | None]) -> tup
     world.globals["raise_exception"] = refuse
     with library_errors("the chat template of this model cannot be used"):
         text = world.from_string(template).render(
-            messages=[{"role": "user", "content": QUESTION}], add_generation_prompt=True, **names
+            messages=[{"role": "user", "content": QUESTION}],
+            add_generation_prompt=True,
+            bos_token=begin,
+            eos_token=end,
         )
     before, *after = text.split(QUESTION)
     if len(after) != 1:

@@ -48,8 +48,8 @@ class Tokenizer(ABC):
 
     The other attributes say how a text is read that a person types (see `encode_prompt`), not one
     of a corpus. `adds_begin`: whether it begins with `begin_token`. `reads_special`: whether the
-    name of a special token is this token. `as_question`: whether it is a question in a chat, written
-    with `chat_template`, a template of jinja2. `typed` changes them.
+    name of a special token is this token. `as_question`: whether it is a question in a chat, as
+    `chat_template` writes it, a template of jinja2. `typed` changes them.
 
     A tokenizer of your own is a subclass whose constructor takes `texts`, an iterator over the
     training texts. Its attributes are saved: plain data, on which alone its methods depend.
@@ -80,8 +80,8 @@ class Tokenizer(ABC):
 
     def encode_prompt(self, text: str) -> list[int]:
         """The tokens of a text that a person types, as the attributes say. Its line ends become
-        `\\n`, as those of files. Raises UserError if the vocabulary cannot represent the text, or if
-        the text contains half of a surrogate pair."""
+        `\\n`, as those of files. Raises UserError if the vocabulary lacks a character, or if the text
+        contains half of a surrogate pair."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -90,9 +90,9 @@ class Tokenizer(ABC):
         text = unix_lines(text)
         if self.as_question:
             assert self.chat_template is not None
-            ends = {"bos_token": self.begin_token, "eos_token": self.end_of_text}
-            names = {key: self.special.get(-1 if token is None else token, "") for key, token in ends.items()}
-            before, after = texts_around_question(self.chat_template, names)
+            ends = (self.begin_token, self.end_of_text)
+            names = ["" if token is None else self.special.get(token, "") for token in ends]
+            before, after = texts_around_question(self.chat_template, *names)
             tokens = self.encode_special(before)
             return tokens + self.encode_piece(text) + self.encode_special(after)
         tokens = self.encode_special(text) if self.reads_special else self.encode_piece(text)
@@ -132,7 +132,9 @@ class Tokenizer(ABC):
         if begin and self.begin_token is None:
             raise UserError("begin=true: this model has no token that begins a text")
         if question and self.chat_template is None:
-            raise UserError("question=true: this model has no chat template; it only continues texts")
+            raise UserError(
+                "question=true: this model has no chat template; it only continues texts"
+            )
         return made
 
     @abstractmethod
@@ -307,7 +309,7 @@ class CharTokenizer(Tokenizer):
 
     @property
     def special(self) -> Mapping[int, str]:
-        return super().special | ({self.unknown: UNKNOWN} if self.special_tokens else {})
+        return {**super().special, self.unknown: UNKNOWN} if self.special_tokens else {}
 
     def _encode(self, text: str, *, unknown_allowed: bool) -> np.ndarray:
         tokens = self._tokens[code_points(text)]

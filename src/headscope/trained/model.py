@@ -104,6 +104,11 @@ class TrainedModel:
         """The tokens of a text, or token ids as they are. Raises UserError for unknown ones."""
         return self.tokenizer.tokens_of(text)
 
+    def question(self, text: str) -> list[int]:
+        """The tokens of a question, as the model's chat template writes it. Raises UserError if the
+        model has none: then it is no model for chats."""
+        return self.tokenizer.typed(question=True).encode_prompt(text)
+
     def targets(self, tokens: Tensor) -> Tensor:
         """The tokens that follow in texts (B, T), (B, T - 1), for losses: see `counted_targets`."""
         return counted_targets(tokens[:, :-1], tokens[:, 1:], self.answers, begun=True)

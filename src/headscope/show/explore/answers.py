@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -40,7 +41,7 @@ class Explorer(Reader):
         check_sampling(max_new_tokens=0, **request.options())
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
-        every = encode(loaded, request.text, request.tokens).every
+        every = encode(loaded, request).every
         start = length = prompt_length(every, request)
         for _ in every[start:]:  # as `Context` does
             length = 1 + (length if length <= model.block_size else max(1, model.block_size // 2))
@@ -86,8 +87,8 @@ class Explorer(Reader):
         UserError if the model cannot answer the request."""
         chosen = self.models.get(request.model)
         loaded, model = chosen.loaded, chosen.loaded.model
-        asked = ((request.text, request.tokens), (request.other, request.other_tokens))
-        encoded = [encode(loaded, *text_or_tokens) for text_or_tokens in asked]
+        other = replace(request, text=request.other, tokens=request.other_tokens)
+        encoded = [encode(loaded, each) for each in (request, other)]
         texts = [text.tokens for text in encoded]
         shown = {
             "tokens": [loaded.tokenizer.labels(tokens) for tokens in texts],
@@ -100,7 +101,7 @@ class Explorer(Reader):
             return {**shown, "problem": problem}
         both = torch.tensor(texts, device=model.device)
         with Switches(model, request, texts[0]).on():
-            before, other = model.next_logits(both).cpu().double()
+            before, after_other = model.next_logits(both).cpu().double()
             outputs = head_outputs(model, both[1:])
             with ExitStack() as stack:
                 for copy in request.copies:
@@ -112,9 +113,9 @@ class Explorer(Reader):
                     new = outputs[layer][:, :, head]
                     stack.enter_context(replaced_heads(model.attentions[layer], head, new, at))
                 after = model.next_logits(both[:1])[0].cpu().double()
-            cases = {"before": before, "other": other, "after": after}
+            cases = {"before": before, "other": after_other, "after": after}
             check_finite(torch.stack([*cases.values()]))
-            gain = other.softmax(dim=-1) - before.softmax(dim=-1)
+            gain = after_other.softmax(dim=-1) - before.softmax(dim=-1)
             right = int(gain.argmax()) if request.right is None else request.right
             wrong = int(gain.argmin()) if request.wrong is None else request.wrong
             token_ids([right, wrong], model.vocab_size)

@@ -79,7 +79,7 @@ def code(explorer: Explorer, request: ExportRequest) -> Exported:
     """A Python program that computes what the page shows."""
     chosen, parts = explorer.models.get(request.model), explorer.models.parts
     listed = [parts] if isinstance(parts, str) else parts
-    ids = encode(chosen.loaded, request.text, request.tokens).every
+    ids = encode(chosen.loaded, request).every
 
     def switched(mean_over: str) -> str:
         ways = (

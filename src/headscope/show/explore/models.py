@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.record import HeadRecord, unmeasured
-from headscope.conversion.load import load
+from headscope.conversion.load import foreign, load
 from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
 from headscope.errors import UserError, first_line
@@ -88,7 +88,7 @@ class OpenModel:
 
     def describe(self) -> dict[str, Any]:
         """What the page must know before it sends a text."""
-        model = self.loaded.model
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
         return {
             "name": self.name,
             "title": self.title,
@@ -99,10 +99,16 @@ class OpenModel:
             "layers": len(model.attentions),
             "heads": model.attentions[0].heads,
             "block_size": model.block_size,
-            "vocab_size": self.loaded.tokenizer.vocab_size,
+            "vocab_size": tokenizer.vocab_size,
             "vocabulary": crc32("\n".join(self.labels).encode()),
-            "end_of_text": self.loaded.tokenizer.end_of_text,
+            "end_of_text": tokenizer.end_of_text,
             "texts": self.loaded.texts,
+            "can": {
+                "begin": tokenizer.begin_token is not None,
+                "special": bool(tokenizer.special),
+                "question": tokenizer.chat_template is not None,
+            },
+            "typed": {"begin": tokenizer.adds_begin, "special": tokenizer.reads_special},
             "measuring": self.measuring,
         }
 
@@ -123,12 +129,15 @@ class Models:
         device: str,
         parts: str | list[str] | None = None,
         text: str | None = None,
+        begin: bool | None = None,
+        special: bool = False,
     ) -> None:
-        """`given` selects the model `this`, and `other` the model `other`, unless it is None: a
-        Hugging Face folder, or what `headscope.trained.checkpoint.find` finds. `parts` are files of
-        own parts, which exported code names. `text` is a file on which heads are measured, instead
-        of what training measured. Raises UserError if one cannot be loaded."""
+        """`given` selects the model `this`, and `other` the model `other`, unless it is None: as
+        for `headscope.load`, like `begin` and `special`. `parts` are files of own parts, which
+        exported code names. `text` is a file on which heads are measured, instead of what training
+        measured. Raises UserError if one cannot be loaded."""
         self.device, self.parts, self.text = device, parts, text
+        self.options: Any = {"begin": begin, "special": special}
         if text:
             TextFiles(path=text)  # fails at once
         self.alone = Lock()
@@ -140,8 +149,8 @@ class Models:
             self._add("other", other, "other")
 
     def _add(self, name: str, given: str | None, key: str) -> None:
-        is_folder = given is not None and checkpoint.is_model_folder(Path(given))
-        path = Path(str(given)) if is_folder else checkpoint.find(given, key=key)
+        is_foreign = given is not None and foreign(given) is not None
+        path = Path(str(given)) if is_foreign else checkpoint.find(given, key=key)
         in_run = path.parent.name == "checkpoints"
         title = (path.resolve().parent.parent if in_run else path.resolve()).name
         self.paths[name] = path
@@ -173,7 +182,7 @@ class Models:
             raise UserError(f"model={name[:80]}: choose one of {', '.join(self.paths)}")
         if name not in self.opened:
             [title] = [model["title"] for model in self.listed if model["name"] == name]
-            loaded = load(self.paths[name], device=self.device)
+            loaded = load(self.paths[name], device=self.device, **self.options)
             opened = self.opened[name] = OpenModel(name, title, loaded)
             known = None if self.text else loaded.known_record()
             opened.record = known or unmeasured(loaded.model)

@@ -7,7 +7,7 @@ from headscope.analysis.ablation import By
 from headscope.config.parse import Count, NonNegative, Positive, parse
 from headscope.errors import UserError
 
-VERSION = 3
+VERSION = 4
 MAX_TEXT = 100_000
 """Maximum number of characters of a text."""
 MAX_NEW_TOKENS = 10_000
@@ -28,10 +28,14 @@ class ExamplesRequest(OpenRequest):
 
 @dataclass(kw_only=True)
 class SwitchedText(OpenRequest):
-    """A text or token ids, its model, and the heads that are off, at their mean, or at half."""
+    """A text or token ids, its model, and the heads that are off, at their mean, or at half. The
+    text is read as `Tokenizer.typed` says for `begin`, `special` and `question`."""
 
     text: str | None = None
     tokens: list[Count] | None = None
+    begin: bool | None = None
+    special: bool | None = None
+    question: bool = False
     zero: list[str] = field(default_factory=list)
     mean: list[str] = field(default_factory=list)
     half: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Answers the requests of the page for a reading of a text, with some heads switched."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -16,7 +16,7 @@ from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.reading import Reading
 from headscope.analysis.snapshot import snapshot
 from headscope.data.labels import visible
-from headscope.data.tokenizer import CharTokenizer, splits_characters
+from headscope.data.tokenizer import CharTokenizer, Tokenizer, splits_characters
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
@@ -50,12 +50,13 @@ class Encoded:
     unknown: list[dict[str, Any]]
 
 
-def encode(loaded: TrainedModel, text: str | None, tokens: Sequence[int] | None) -> Encoded:
-    """Encodes a text, or takes token ids. An empty text begins a new document. Raises UserError if
-    both or neither are given, or if a token is not in the vocabulary."""
+def encode(loaded: TrainedModel, request: SwitchedText) -> Encoded:
+    """Encodes the text of a request, or takes its token ids. An empty text begins a new document.
+    Raises UserError if both or neither are given, or if a token is not in the vocabulary."""
+    text, tokens = request.text, request.tokens
     if (text is None) == (tokens is None):
         raise UserError("give either a text or tokens")
-    tokenizer, unknown = loaded.tokenizer, []
+    tokenizer, unknown = typed(loaded, request), []
     if isinstance(tokenizer, CharTokenizer) and text is not None:
         known = set(tokenizer.alphabet)
         unknown = [
@@ -68,6 +69,12 @@ def encode(loaded: TrainedModel, text: str | None, tokens: Sequence[int] | None)
         tokens = tokenizer.encode_prompt(text)
     every = token_ids(tokens or [tokenizer.first_token()], tokenizer.vocab_size)
     return Encoded(every, every[-loaded.model.block_size :], unknown)
+
+
+def typed(loaded: TrainedModel, request: SwitchedText, **changed: Any) -> Tokenizer:
+    """The tokenizer that reads the text of a request, with `changed` options of it."""
+    options = {"begin": request.begin, "special": request.special, "question": request.question}
+    return loaded.tokenizer.typed(**options | changed)
 
 
 class Switches:
@@ -136,10 +143,13 @@ class Reader:
         _, text, plain = self.forward(replace(request, **SwitchedText().switches()))
         target = target_of(request, plain)
         if other.labels != chosen.labels:
-            written = chosen.loaded.tokenizer.decode(text.every)
-            compared = replace(
-                compared, text=written, tokens=None, position=-1, target=None, also=[]
-            )
+            written, question = request.text, request.question
+            if written is None:
+                written = chosen.loaded.tokenizer.decode(text.every)
+            own: Any = {"begin": None, "special": None}
+            own["question"] = question and other.loaded.tokenizer.chat_template is not None
+            own |= {"text": written, "tokens": None, "position": -1, "target": None, "also": []}
+            compared = replace(compared, **own)
             return [replace(request, target=target), compared]
         # Counted from the end, because the other model may read fewer of the last tokens.
         place = plain.position(request.position) - plain.tokens.size(-1)
@@ -165,13 +175,15 @@ class Reader:
         predictions = predict(reading, {position: target}, count=TOP, layers=request.layers)
         label_of = chosen.labels.__getitem__
         shown = snapshot(header, reading.weights(), predictions, label_of, request.layers)
-        written = chosen.loaded.tokenizer.decode(text.every)
+        shows_special = True if request.question else request.special
+        typist = typed(chosen.loaded, request, special=shows_special, question=False)
+        written = typist.decode_prompt(text.every)
         run = shown_run("", [shown], [reading.loss()])
         return {
             "history": run["history"],
             "parts": {key: b64encode(part).decode() for key, part in run["parts"].items()},
             "text": written,
-            "same": encode(chosen.loaded, written, None).every == text.every,
+            "same": (typist.encode_prompt(written) or [typist.first_token()]) == text.every,
             "ids": text.every,
             "unknown": text.unknown,
             "split": splits_characters(chosen.loaded.tokenizer, written),
@@ -184,7 +196,7 @@ class Reader:
     def forward(self, request: SwitchedText) -> tuple[OpenModel, Encoded, Reading]:
         """The model and the text of a request, and the reading with the switched heads."""
         chosen = self.models.get(request.model)
-        text = encode(chosen.loaded, request.text, request.tokens)
+        text = encode(chosen.loaded, request)
         heads = [sorted(names) for names in request.switches().values()]
         whole, kept = len(text.tokens) == len(text.every), chosen.passes
         key = (*text.tokens,), whole, str(heads)

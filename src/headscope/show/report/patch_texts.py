@@ -82,7 +82,7 @@ def patch_texts(
         right, wrong = tokenizer.labels(pair)
         name = f"the logit of {right} minus the logit of {wrong} at the last token"
     else:
-        following = tokenizer.encode_prompt(continuation or "")
+        following = tokenizer.typed(begin=False).encode_prompt(continuation or "")
         if not following:
             raise UserError("patch.continuation is empty: give at least one token")
         metric = ContinuationLoss(tuple(following))
