@@ -80,8 +80,8 @@ class Tokenizer(ABC):
 
     def encode_prompt(self, text: str) -> list[int]:
         """The tokens of a text that a person types, as the attributes say. Its line ends become
-        `\\n`, as those of files. Raises UserError if the vocabulary lacks a character, or if the text
-        contains half of a surrogate pair."""
+        `\\n`, as those of files. Raises UserError if the vocabulary lacks a character, or if it
+        is half of a surrogate pair."""
         try:
             text.encode()
         except UnicodeEncodeError as error:

@@ -16,6 +16,15 @@ export function numberField(parent, { label, optional, change, ...limits }) {
   };
 }
 
+/** A labelled switch. Returns a function that shows whether it is `on`, and hides it unless it is `possible`. */
+export function switchField(parent, label, change) {
+  const field = labelled(parent, label, "input", { type: "checkbox", change: () => change(field.checked) });
+  return (on, possible) => {
+    field.checked = on;
+    field.parentElement.hidden = !possible;
+  };
+}
+
 /** Disables or enables a button. The focus moves to `next` if it would be lost. */
 export function disable(element, disabled, next) {
   if (disabled && element === document.activeElement) next.focus();

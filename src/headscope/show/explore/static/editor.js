@@ -1,7 +1,7 @@
 // The text: typed, or written by the model.
 
 import { button, card, make } from "./viewer/dom.js";
-import { disable, markUnknown, numberField } from "./controls.js";
+import { disable, markUnknown, numberField, switchField } from "./controls.js";
 import { keptSteps, runOf } from "./models.js";
 import { COMMON, EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
 
@@ -49,11 +49,17 @@ export function createEditor(parent, actions) {
   const one = button(buttons, TEXTS.one, () => actions.write(1));
   const back = button(buttons, TEXTS.back, () => actions.back());
   const undo = button(buttons, TEXTS.undo, () => actions.undo());
+  const question = switchField(buttons, TEXTS.question, (on) => actions.change({ question: on }, true));
   const tries = make(section, "div", { class: "buttons tries" });
   const task = make(section, "p", { class: "quiet task", role: "status" });
   const sampling = make(section, "details", { class: "sampling" });
   make(sampling, "summary", {}, TEXTS.howToSample);
   const settings = make(sampling, "div", { class: "buttons" });
+  const reading = make(section, "details", { class: "sampling" });
+  make(reading, "summary", {}, TEXTS.howToRead);
+  const line = make(reading, "div", { class: "buttons" });
+  const reads = ["begin", "special"].map((name) => [name,
+    switchField(line, TEXTS.reads[name], (on) => actions.change({ [name]: on }, true))]);
   const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
     { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
 
@@ -84,6 +90,8 @@ export function createEditor(parent, actions) {
       showTries(about);
       if (answer.text !== tried) task.textContent = "";
       for (const [name, showValue] of shows) showValue(state[name]);
+      question(state.question, about.can.question);
+      for (const [name, showOn] of reads) showOn(state[name] ?? about.typed[name], about.can[name]);
       showText(state.text ?? answer.text);
       disable(undo, !actions.canUndo(), field);
       disable(back, answer.ids.length < 2, field);

@@ -1,6 +1,6 @@
 // The page to play with: type a text, let the model write, switch heads, patch, compare, keep.
 
-import { EMPTY, codec, samplingOf, switchesOf } from "./address.js";
+import { EMPTY, codec, readsOf, samplingOf, switchesOf } from "./address.js";
 import { ask } from "./api.js";
 import { createBars } from "./bars.js";
 import { make } from "./viewer/dom.js";
@@ -89,6 +89,8 @@ function change(changes, undoable = false) {
   chosen ||= [changes.zero, changes.mean, changes.half].some((heads) => heads?.length > 0);
   if (runOf(changes.model ?? state.model) !== runOf(state.model)) follow = true; // another tokenizer may give other tokens
   else if (changes.model && current) state = { ...state, target: main.answer.target.id }; // another step: the same question
+  // What continues a question is shown with the template of its chat.
+  if (changes.tokens && state.question) changes = { special: true, question: false, ...changes };
   if ("text" in changes || "tokens" in changes) { // another text: another question
     state = { ...state, text: null, tokens: null, written: 0, target: null };
     follow = retyped = true;
@@ -127,7 +129,7 @@ const layerOf = (head) => (head ? Number(/\d+/.exec(head)) : null);
 async function read(about, signal) {
   const { written, tokens } = state;
   const switched = switchesOf(state);
-  const request = { model: about.name, ...switched, text: tokens ? null : state.text, tokens };
+  const request = { model: about.name, ...switched, ...readsOf(state), text: tokens ? null : state.text, tokens };
   const compares = state.other || Object.values(switched).flat().length > 0;
   const against = compares ? { model: state.other || about.name, ...switchesOf(EMPTY) } : null;
   const layers = [Math.min(layerOf(view.head) ?? Infinity, about.layers - 1)];
@@ -220,7 +222,7 @@ async function awaitNames() {
 function adaptTo(about) {
   if (main && main.about.vocabulary !== about.vocabulary) {
     if (state.tokens) state = { ...state, tokens: null, text: main.answer.text, written: 0 };
-    state = { ...state, target: null };
+    state = { ...state, ...readsOf(EMPTY), target: null };
   }
   if (state.text === null && state.tokens === null) state = { ...state, text: about.texts[0] ?? "" };
   const isHead = (head) => headNumber(head, about) !== null;

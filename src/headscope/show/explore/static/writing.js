@@ -1,6 +1,6 @@
 // The actions on the text: the model writes, tokens are added or removed, undone, or saved as a file.
 
-import { switchesOf, writingOf } from "./address.js";
+import { readsOf, switchesOf, writingOf } from "./address.js";
 import { send, stream } from "./api.js";
 import { make } from "./viewer/dom.js";
 
@@ -32,7 +32,8 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
 
   function remember() {
     const { text, tokens, written, second, copies } = now();
-    earlier = [...earlier.slice(1 - MAX_UNDO), { text, tokens, written, second, copies, ...switchesOf(now()) }];
+    const more = { ...switchesOf(now()), ...readsOf(now()) };
+    earlier = [...earlier.slice(1 - MAX_UNDO), { text, tokens, written, second, copies, ...more }];
   }
 
   function undo() {
@@ -88,10 +89,10 @@ export function createWriting({ now, shown, view, change, settled, say, showWrit
   async function rewrite(signal, draw) {
     const { main, reference } = shown();
     const sides = [[], []];
-    const { ids, text } = main.answer;
+    const { ids } = main.answer;
     await Promise.all([main, reference].map(async ({ about, request }, side) => {
       const same = about.vocabulary === main.about.vocabulary;
-      const prompt = same ? { text: null, tokens: ids } : { text, tokens: null, skip: 0 };
+      const prompt = same ? { text: null, tokens: ids } : { skip: 0 };
       for await (const token of stream("write", { ...request, ...writingOf(now()), ...prompt }, signal)) {
         sides[side].push(token);
         draw(sides);
