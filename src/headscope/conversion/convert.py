@@ -7,7 +7,6 @@ from pathlib import Path
 from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
-from headscope.conversion.gguf_file import compare_with_transformers
 from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.load import foreign, load_foreign
 from headscope.conversion.nanogpt import export_nanogpt, read_nanogpt
@@ -52,10 +51,8 @@ def import_model(
     path = Path(source)
     if path.suffix == ".pt" and path.is_file():
         loaded = read_nanogpt(path, text, block_size)
-    elif found := foreign(source):
+    elif foreign(source):
         loaded = load_foreign(source, block_size=block_size)
-        if found.is_file():
-            compare_with_transformers(found, loaded.model)
     else:
         loaded = load_folder(folder_of(source), block_size=block_size)
     loaded = replace(loaded, tokenizer=loaded.tokenizer.typed(begin=begin))

@@ -22,13 +22,10 @@ from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, part, table
 from headscope.conversion.folder import empty_model, with_context
 from headscope.conversion.imported import imported
-from headscope.conversion.proof import compare, logits, probe
-from headscope.conversion.settings import SAFE, quiet_transformers
 from headscope.data.tokenizer import Tokenizer, with_vocab_size
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError, library_errors, short
 from headscope.nn import GPT
-from headscope.terminal import note
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint.file import is_finite
 
@@ -125,23 +122,6 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return imported(path, gpt, model, tokenizer, name=name)
-
-
-def compare_with_transformers(path: Path, gpt: GPT) -> None:
-    """Raises NotEqual unless transformers gives the same logits for a file. Only says so if it is
-    not installed, or cannot read the file."""
-    try:
-        with quiet_transformers("source"):
-            from transformers import AutoModelForCausalLM
-
-            read = AutoModelForCausalLM.from_pretrained
-            with library_errors("transformers cannot read it"):
-                theirs = read(path.parent, gguf_file=path.name, dtype=torch.float32, **SAFE)
-    except UserError as error:
-        note(f"{path} is not compared with transformers: {error}")
-        return
-    text = probe(gpt.vocab_size, min(gpt.block_size, 256), None)
-    compare(logits(gpt, *text), logits(theirs.eval(), *text))
 
 
 def architecture(fields: Fields) -> HuggingFaceClass:
