@@ -99,7 +99,7 @@ def test_libraries_are_imported_only_where_they_are_needed():
         for module in FILES.keys() - {*allowed}:
             for name in imports(module):
                 assert not within(name, *library), (module, name)
-    # transformers and gguf are extras, imported only inside the functions that need them.
+    # They are slow to import, and transformers is an extra: only functions that need them do.
     for module in ["headscope", "headscope.conversion.convert"]:
         for name in FILES.keys() & (reached(module) | {module}):
             for each in imports(name, at_the_top=True):

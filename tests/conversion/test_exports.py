@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 
+import gguf
 import psutil
 import pytest
 import torch
@@ -26,8 +27,6 @@ from headscope.data.tokenizer import CharTokenizer, bpe, gpt2
 from headscope.errors import UserError
 from headscope.nn import MultiHeadAttention
 from headscope.trained import TrainedModel, checkpoint
-
-gguf = pytest.importorskip("gguf")
 
 NANOGPT = "model=gpt2 model/activation=gelu model.heads=2 model.dropout=0.1"
 CHAR = CharTokenizer("".join(map(chr, range(256))))
@@ -91,9 +90,9 @@ def test_what_does_not_fit_is_refused_with_its_parts(to, words, tokenizer, reaso
 
 def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
     loaded = saved(tmp_path, OWN)
-    for package, to in (("gguf", "gguf"), ("transformers", "huggingface")):
-        monkeypatch.setitem(sys.modules, package, None)
-        with refused(f"pip install 'headscope[{to}]'"):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for to in ("gguf", "huggingface"):
+        with refused(f"to={to} needs", "pip install 'headscope[huggingface]'"):
             FORMATS[to](loaded, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with refused("source=", "needs transformers"):

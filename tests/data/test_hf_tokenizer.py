@@ -11,6 +11,7 @@ from hf_tokenizers import CHINESE, END, TEXT, make, write_folder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from tokenizers.processors import TemplateProcessing
 
 from headscope.conversion.tokenizer_files import read_tokenizer
 from headscope.data import tokenizer as tokenizers
@@ -88,6 +89,88 @@ def test_special_tokens_and_rows_without_tokens_have_no_bytes(folder, both):
     for size in (ours.vocab_size - 1, 2**40, -1):
         with refused("do not fit"):
             with_vocab_size(ours, size)
+
+
+# --- texts that a person types ---
+
+CHAT = """{% for message in messages %}{{ '<s>' if loop.first else '' }}[{{ message.role }}]
+{{ message['content'] | trim }}</s>{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"""
+
+
+def with_begin(folder, name, *, adds=True, template=CHAT):
+    """The folder of a tokenizer that adds a begin-of-text token, as Llama's."""
+    begin = {"llama3": "<|begin_of_text|>", "llama2": "<s>", "unigram": "<s>"}[name]
+    write_folder(folder, name, bos_token=begin, chat_template=template.replace("<s>", begin))
+    made = make(name)
+    pair = (begin, made.token_to_id(begin))
+    if adds:
+        made.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[pair])
+    (folder / "tokenizer.json").write_text(made.to_str(), encoding="utf-8")
+    return read_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("name", ["llama3", "llama2", "unigram"])
+def test_a_typed_text_begins_and_has_special_tokens_as_in_transformers(name, adds, tmp_path):
+    ours, theirs = with_begin(tmp_path, name, adds=adds)
+    ours = tokenizer_from_state(json.loads(json.dumps(ours.state())))
+    begin, end = theirs.bos_token, theirs.eos_token
+    text = f"To be{end} or not {begin}2024"
+    plain = theirs(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    marked = theirs(text, add_special_tokens=False)["input_ids"]
+    first = [theirs.bos_token_id]
+    assert ours.encode(text).tolist() == plain
+    assert theirs(text)["input_ids"] == first * adds + marked
+    assert ours.encode_prompt(text) == first * adds + plain
+    assert ours.typed(begin=True).encode_prompt(text) == first + plain
+    assert ours.typed(begin=False).encode_prompt(text) == plain
+    special = ours.typed(special=True)
+    assert special.encode_prompt(text) == theirs(text)["input_ids"]
+    assert special.encode_prompt(begin + text) == theirs(begin + text)["input_ids"][adds:]
+    assert ours.labels(first) == [begin]
+
+
+def test_a_typed_text_comes_back_and_a_single_token_has_no_beginning(tmp_path):
+    ours, _ = with_begin(tmp_path, "llama3")
+    special = ours.typed(special=True)
+    tokens = special.encode_prompt("To<|end_of_text|><|end_of_text|> 今天 🦜")
+    assert special.encode_prompt(special.decode_prompt(tokens)) == tokens
+    assert ours.only_token("2") == ours.encode("2").item()
+
+
+def test_a_question_is_that_of_transformers_and_stays_text(tmp_path):
+    ours, theirs = with_begin(tmp_path, "llama3")
+
+    def rendered(text):
+        chat = [{"role": "user", "content": text}]
+        return theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+
+    ours = tokenizer_from_state(ours.state()).typed(question=True)
+    expected = theirs(rendered("To be?"), add_special_tokens=False)["input_ids"]
+    assert ours.encode_prompt("To be?") == expected
+    assert expected[0] == theirs.bos_token_id
+    [begin, *tokens] = ours.encode_prompt("a<|end_of_text|>b")
+    assert begin not in tokens
+    assert ours.end_of_text not in tokens
+    assert ours.decode(tokens) == "[user]\na<|end_of_text|>b</s>[a]"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ messages.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ raise_exception('no users') }}", "no users"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ messages }}{{ messages }}", "once"),
+        (None, "question=true"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(template, reason, tmp_path):
+    state = read_tokenizer(write_folder(tmp_path, "llama3")).state()
+    ours = tokenizer_from_state(state | {"chat_template": template})
+    with refused(reason):
+        ours.typed(question=True).encode_prompt("To be?")
 
 
 # --- other files ---

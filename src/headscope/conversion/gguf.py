@@ -6,7 +6,6 @@ computes the same function. The names of the fields and tensors are those of the
 
 import errno
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,6 @@ def export_gguf(loaded: TrainedModel, output: Path) -> list[str]:
     Raises UserError if llama.cpp has no architecture that fits the model, or no tokenizer that fits
     its tokenizer. Raises NotEqual if the file, read again, has other weights.
     """
-    if find_spec("gguf") is None:
-        raise UserError("to=gguf needs the package gguf: pip install 'headscope[gguf]'")
     with quiet_transformers("to=gguf"):
         architecture, tensors = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):

@@ -58,17 +58,10 @@ class Tokenizer(ABC):
     name: str
     vocab_size: int
     end_of_text: int | None
-    adds_begin = reads_special = as_question = False
+    special: Mapping[int, str] = {}
+    begin_token: int | None = None
     chat_template: str | None = None
-
-    @property
-    def special(self) -> Mapping[int, str]:
-        return {} if self.end_of_text is None else {self.end_of_text: END_OF_TEXT}
-
-    @property
-    def begin_token(self) -> int | None:
-        """The token before a text, if there is one: by default the end of the text before."""
-        return self.end_of_text
+    adds_begin = reads_special = as_question = False
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
@@ -241,7 +234,8 @@ class TiktokenTokenizer(Tokenizer):
 
     def __init__(self, name: str, ranks: dict[bytes, int]) -> None:
         self.name = name
-        self.end_of_text = len(ranks)
+        self.end_of_text = self.begin_token = len(ranks)
+        self.special = {self.end_of_text: END_OF_TEXT}
         self.vocab_size = len(ranks) + 1
         self.encoding = tiktoken.Encoding(
             name,
@@ -296,7 +290,9 @@ class CharTokenizer(Tokenizer):
         self.alphabet = alphabet
         self.special_tokens = special_tokens
         self.unknown = len(alphabet)
-        self.end_of_text = len(alphabet) + 1 if special_tokens else None
+        self.end_of_text = self.begin_token = len(alphabet) + 1 if special_tokens else None
+        names = {len(alphabet): UNKNOWN, len(alphabet) + 1: END_OF_TEXT}
+        self.special = names if special_tokens else {}
         self.vocab_size = len(alphabet) + 2 * special_tokens
         self._tokens = np.full(CODE_POINTS, self.unknown, dtype=np.uint32)
         self._tokens[code_points(alphabet)] = np.arange(len(alphabet))
@@ -306,10 +302,6 @@ class CharTokenizer(Tokenizer):
 
     def encode_piece(self, text: str) -> list[int]:
         return self._encode(text, unknown_allowed=False).tolist()
-
-    @property
-    def special(self) -> Mapping[int, str]:
-        return {**super().special, self.unknown: UNKNOWN} if self.special_tokens else {}
 
     def _encode(self, text: str, *, unknown_allowed: bool) -> np.ndarray:
         tokens = self._tokens[code_points(text)]

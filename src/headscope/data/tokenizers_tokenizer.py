@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -47,12 +47,12 @@ class TokenizersTokenizer(Tokenizer):
         self.vocab_size = self.tokens = max(self.ids.values()) + 1
         self.names = [self.library.id_to_token(number) or "" for number in range(self.tokens)]
         self.end_of_text = end_of_text
-        self._begin = begin_token
+        self.begin_token = end_of_text if begin_token is None else begin_token
         self.chat_template = chat_template if isinstance(chat_template, str) else None
         added = self.library.get_added_tokens_decoder()
         special = {number: token.content for number, token in added.items() if token.special}
         ends = {number: name for number, name in enumerate(self.names) if number == end_of_text}
-        self._special = special | ends
+        self.special = special | ends
         decoders = steps_of(content.get("decoder"))
         write = writer(self.library, decoders)
         self._bytes = [
@@ -60,14 +60,6 @@ class TokenizersTokenizer(Tokenizer):
             for number, name in enumerate(self.names)
         ]
         self._word_piece = any(step["type"] == "WordPiece" for step in decoders)
-
-    @property
-    def special(self) -> Mapping[int, str]:
-        return self._special
-
-    @property
-    def begin_token(self) -> int | None:
-        return self.end_of_text if self._begin is None else self._begin
 
     @cached_property
     def _with_special(self) -> Library:
@@ -104,7 +96,7 @@ class TokenizersTokenizer(Tokenizer):
             "kind": "tokenizers",
             "json": self.json,
             "end_of_text": self.end_of_text,
-            "begin_token": self._begin,
+            "begin_token": self.begin_token,
             "chat_template": self.chat_template,
             "vocab_size": self.vocab_size,
             **self.begin_state(),
