@@ -7,6 +7,8 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from headscope.data.tokenizer import Tokenizer as Ours
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.data.tokenizers_tokenizer import TokenizersTokenizer
 
 CHINESE = "今天天气很好，我们去公园。学习注意力机制，多头注意力。"
@@ -89,6 +91,17 @@ def imported(name: str) -> TokenizersTokenizer:
     """The tokenizer as headscope imports it."""
     made = make(name)
     return TokenizersTokenizer(made.to_str(), end_of_text=made.token_to_id(END[name]))
+
+
+CHAT = """{% for message in messages %}{{ '<s>' if loop.first else '' }}[{{ message.role }}]
+{{ message['content'] | trim }}</s>{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"""
+
+
+def for_chats() -> Ours:
+    """The tokenizer of Llama 3 as headscope imports it, with a chat template."""
+    begin = "<|begin_of_text|>"
+    state = imported("llama3").state() | {"chat_template": CHAT.replace("<s>", begin)}
+    return tokenizer_from_state(state | {"begin_token": make("llama3").token_to_id(begin)})
 
 
 def write_folder(folder: Path, name: str, **config: object) -> Path:

