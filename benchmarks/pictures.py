@@ -4,6 +4,7 @@
     python -m benchmarks.pictures induction RUN    # a run of train.py experiment=induction
     python -m benchmarks.pictures explore RUN      # the page of explore.py, for a default run
     python -m benchmarks.pictures walk RUN         # a walk of docs/explore.md, by the run's name
+    python -m benchmarks.pictures real smollm2     # the questions of docs/real_models.md
 
 The pictures of a default run need its report: python scripts/analyze.py checkpoint=RUN.
 """
@@ -29,6 +30,14 @@ WALKS = {
     "gpt": ("Anna and Tom went to the garden. Anna gave a ball to", "walk_tom.png"),
 }
 """The text and the picture of each walk."""
+REAL = {
+    "paris": {"x.text": "The capital of France is", "x.second": "The capital of Italy is"}
+    | {"x.copies": "L23H4@4", "v.head": "L23H4"},
+    "induction": {"x.text": "Dr Quiggle met Mrs Tweep. Then Dr Qu", "v.head": "L18H6"},
+    "chat": {"x.text": "What is the capital of France?", "x.question": "true"}
+    | {"x.temperature": "0", "v.head": "L23H4"},
+}
+"""The state of the page for each picture of a real model."""
 
 
 def default(run: Path) -> None:
@@ -114,6 +123,22 @@ def walk(run: Path) -> None:
         browser.save_screenshot(str(DOCS / picture))
 
 
+def real(model: Path) -> None:
+    """Pages of a real model."""
+    press = "[...document.querySelectorAll('button')].find((b) => b.textContent === arguments[0])"
+    with explore(model) as address, chromium(*SIZE) as browser:
+        for name, state in REAL.items():
+            browser.get("about:blank")
+            browser.get(f"{address}#" + "&".join(f"{k}={quote(v)}" for k, v in state.items()))
+            painted(browser)
+            while "Measuring" in browser.find_element("css selector", ".grid-card").text:
+                time.sleep(1)
+            if name == "chat":
+                painted(browser, f"{press}.click()", "▶ Write")
+                time.sleep(5)
+            browser.save_screenshot(str(DOCS / f"real_{name}.png"))
+
+
 def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: int = 350) -> None:
     """Write screenshots as an animated GIF with one palette."""
     images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
@@ -126,6 +151,7 @@ def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: i
 
 if __name__ == "__main__":
     kinds = {"default": default, "induction": induction, "explore": explore_page, "walk": walk}
+    kinds["real"] = real
     if len(sys.argv) != 3 or sys.argv[1] not in kinds:
-        sys.exit("usage: python -m benchmarks.pictures default|induction|explore|walk RUN")
+        sys.exit(f"usage: python -m benchmarks.pictures {'|'.join(kinds)} RUN")
     kinds[sys.argv[1]](Path(sys.argv[2]))

