@@ -82,7 +82,7 @@ def test_a_question_is_answered_on_the_command_line(script):
         "prompt=What is the capital of France?",
         *("question=true", "temperature=0", "max_new_tokens=20", "precision=fp32"),
     ).succeeded()
-    assert said.out == "What is the capital of France?The capital of France is Paris.\n"
+    assert said.out == "What is the capital of France?\nThe capital of France is Paris.\n"
 
 
 def test_without_the_package_the_message_is_the_line_that_installs_it(monkeypatch):

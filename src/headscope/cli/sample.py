@@ -53,6 +53,7 @@ def sample(
         seeds=[mixed_seed(seed, number) for number in range(num_samples)],
         decode_one=compile_decoding(model, batch=num_samples) if compile else None,
     )
+    prompt += "\n" if question else ""
     texts = [prompt] * num_samples
     # Generate the first pieces before writing the prompt, so that an error comes before any output.
     first = next(generated, [""] * num_samples)
