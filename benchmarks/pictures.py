@@ -31,10 +31,10 @@ WALKS = {
 }
 """The text and the picture of each walk."""
 REAL = {
-    "paris": {"x.text": "The capital of France is", "x.second": "The capital of Italy is"}
+    "real_paris.png": {"x.text": "The capital of France is", "x.second": "The capital of Italy is"}
     | {"x.copies": "L23H4@4", "v.head": "L23H4"},
-    "induction": {"x.text": "Dr Quiggle met Mrs Tweep. Then Dr Qu", "v.head": "L18H6"},
-    "chat": {"x.text": "What is the capital of France?", "x.question": "true"}
+    "real_induction.png": {"x.text": "Dr Quiggle met Mrs Tweep. Then Dr Qu", "v.head": "L18H6"},
+    "real_chat.png": {"x.text": "What is the capital of France?", "x.question": "true"}
     | {"x.temperature": "0", "v.head": "L23H4"},
 }
 """The state of the page for each picture of a real model."""
@@ -133,10 +133,10 @@ def real(model: Path) -> None:
             painted(browser)
             while "Measuring" in browser.find_element("css selector", ".grid-card").text:
                 time.sleep(1)
-            if name == "chat":
+            if "chat" in name:
                 painted(browser, f"{press}.click()", "▶ Write")
                 time.sleep(5)
-            browser.save_screenshot(str(DOCS / f"real_{name}.png"))
+            browser.save_screenshot(str(DOCS / name))
 
 
 def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: int = 350) -> None:
