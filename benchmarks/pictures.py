@@ -123,10 +123,10 @@ def walk(run: Path) -> None:
         browser.save_screenshot(str(DOCS / picture))
 
 
-def real(model: Path) -> None:
-    """Pages of a real model."""
+def real(run: Path) -> None:
+    """Pages of a real model, such as `smollm2`."""
     press = "[...document.querySelectorAll('button')].find((b) => b.textContent === arguments[0])"
-    with explore(model) as address, chromium(*SIZE) as browser:
+    with explore(run) as address, chromium(*SIZE) as browser:
         for name, state in REAL.items():
             browser.get("about:blank")
             browser.get(f"{address}#" + "&".join(f"{k}={quote(v)}" for k, v in state.items()))
@@ -151,7 +151,7 @@ def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: i
 
 if __name__ == "__main__":
     kinds = {"default": default, "induction": induction, "explore": explore_page, "walk": walk}
-    kinds["real"] = real
+    kinds |= {"real": real}
     if len(sys.argv) != 3 or sys.argv[1] not in kinds:
         sys.exit(f"usage: python -m benchmarks.pictures {'|'.join(kinds)} RUN")
     kinds[sys.argv[1]](Path(sys.argv[2]))

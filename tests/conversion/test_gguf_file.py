@@ -162,8 +162,8 @@ REFUSED = {
     "tokenizer.ggml.pre=tekken": {"fields": {"tokenizer.ggml.pre": "tekken"}},
     "end-of-text": {"fields": {"tokenizer.ggml.eos_token_id": 4000}},
     "rope_freqs.weight": {"tensors": {"rope_freqs.weight": TENSOR}},
-    "no tensor blk.0.ffn_up.weight": {"tensors": {"blk.0.ffn_up.weight": None}},
-    "output_norm.weight with the shape": {"tensors": {"output_norm.weight": TENSOR}},
+    "no parameter 'model.layers.0.mlp.up_proj.weight'": {"tensors": {"blk.0.ffn_up.weight": None}},
+    "'model.norm.weight' has the shape": {"tensors": {"output_norm.weight": TENSOR}},
     "NaN or infinite": {"tensors": {"output_norm.weight": np.full((256,), np.nan, np.float32)}},
 }
 

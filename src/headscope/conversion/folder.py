@@ -226,6 +226,11 @@ def load_weights(folder: Path, theirs: HuggingFaceClass, gpt: GPT) -> None:
             )
     weights = {name: each for name, each in tensors.items() if not NO_WEIGHTS.search(name)}
     theirs.copy_to_ours(theirs.in_files(weights, gpt), gpt)
+    check_weights(gpt)
+
+
+def check_weights(gpt: GPT) -> None:
+    """Raises UserError if a weight is not finite."""
     for name, weight in gpt.named_parameters():
         if not is_finite(weight):
             raise UserError(f"the weights have values that are NaN or infinite, in our {name}")

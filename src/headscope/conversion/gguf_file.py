@@ -6,8 +6,8 @@ compare the logits of each architecture with those of transformers.
 Shapes: D head_dim.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,14 +20,13 @@ from torch import Tensor
 
 from headscope.config.parts import Part
 from headscope.conversion.classes import CLASSES, HuggingFaceClass, Unfit, part, table
-from headscope.conversion.folder import empty_model, with_context
+from headscope.conversion.folder import check_weights, empty_model, with_context
 from headscope.conversion.imported import imported
 from headscope.data.tokenizer import Tokenizer, with_vocab_size
 from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.errors import UserError, library_errors, short
 from headscope.nn import GPT
 from headscope.trained import TrainedModel
-from headscope.trained.checkpoint.file import is_finite
 
 Fields = dict[str, Any]
 """The fields of a GGUF file by name."""
@@ -45,10 +44,6 @@ KEYS = table(
     "head_dim=attention.key_length base=rope.freq_base"
 )
 """Maps our keys to fields of an architecture."""
-
-OPTIONAL: tuple[str, ...] = ("norm.weight", "head.weight")
-OPTIONAL += ("blocks.0.attention.qkv.bias", "blocks.0.attention.out_proj.bias")
-"""The parameters of ours that a file may lack. Then our configuration says so."""
 
 NORM_EPS = {
     "LayerNorm": "attention.layer_norm_epsilon",
@@ -84,6 +79,7 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
     its architecture, its tokenizer, a field or a tensor, or if its weights are not finite.
     """
     import gguf
+    from gguf.quants import dequantize
 
     with library_errors(f"{path} is not a GGUF file, or it is damaged"):
         reader = gguf.GGUFReader(path)
@@ -91,98 +87,93 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
         tensors = {str(tensor.name): tensor for tensor in reader.tensors}
     try:
         theirs = architecture(fields)
-        in_file = names_in_file(theirs, fields, len(tensors))
+        named = by_names_of(theirs, fields, tensors)
+        model = with_context(read_model(theirs, fields, set(named)), block_size)
         tokenizer = read_tokenizer(fields)
-        there = [each for each in OPTIONAL if {*in_file(each)} <= tensors.keys()]
-        known = {key for each in there for key in theirs.counterpart(each)}
-        model = with_context(read_model(theirs, fields, known), block_size)
-        [embedding] = in_file("embedding.weight")
-        tokenizer = with_vocab_size(tokenizer, int(tensor_in(tensors, embedding).shape[-1]))
-        gpt = empty_model(model, tokenizer.vocab_size)
-        for ours, parameter in gpt.named_parameters():
-            if not (names := in_file(ours)):
-                parameter.data.fill_(1.0)  # a gain that only ours has
-                continue
-            weight = torch.cat([read_weight(tensor_in(tensors, each), path) for each in names])
-            if ".qkv." in ours and theirs.model_type in ("llama", "arcee"):
-                weight = in_halves(weight, gpt)
-            if ours == "position.table.weight":
-                weight = weight[: gpt.block_size]
-            if weight.shape != parameter.shape:
-                raise Unfit(f"{names[0]} with the shape {tuple(weight.shape)}")
-            if not is_finite(weight):
-                raise Unfit(f"values that are NaN or infinite in {names[0]}")
-            parameter.data.copy_(weight)
-            for each in names:
-                del tensors[each]
-        if tensors:
-            raise Unfit(f"the tensor {short(min(tensors))}, which headscope does not read")
-    except Unfit as error:
-        raise UserError(f"{path} has {error}") from None
-    except UserError as error:
+        rows = int(tensors["token_embd.weight"].shape[-1])
+        gpt = empty_model(model, with_vocab_size(tokenizer, rows).vocab_size)
+        with library_errors("its weights cannot be read"):
+            weights = {
+                key: torch.from_numpy(np.array(dequantize(each.data, each.tensor_type), np.float32))
+                for key, each in named.items()
+            }
+        theirs.copy_to_ours(weights, gpt)
+        check_weights(gpt)
+    except (Unfit, UserError) as error:
         raise UserError(f"{path}: {error}") from None
-    return imported(path, gpt, model, tokenizer, name=name)
+    return imported(path, gpt, model, with_vocab_size(tokenizer, rows), name=name)
 
 
 def architecture(fields: Fields) -> HuggingFaceClass:
-    """The class with the parts of the architecture of a file. Raises Unfit if there is none, or if
-    the file has another field of this architecture than those that headscope reads."""
-    name = fields.get("general.architecture")
+    """The class with the parts of a file, which arranges weights as they are in this file. Raises
+    Unfit for an architecture or one of its fields that headscope does not read."""
+    name = str(fields.get("general.architecture"))
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise Unfit(f"the architecture {short(name)}: headscope reads {known}")
+        raise Unfit(f"it has the architecture {short(name)}, and headscope reads {known}")
     read = {*KEYS.values(), *NORM_EPS.values(), "vocab_size", "attention.value_length"}
     read |= {"rope.dimension_count", "use_parallel_residual", "attention.max_alibi_bias"}
     for key, value in fields.items():
         unread = key.startswith(f"{name}.") and key.removeprefix(f"{name}.") not in read
-        if unread and value not in (0, 0.0, False, "none"):
-            raise Unfit(f"{short(key)}={short(value)}, which headscope does not read")
-    return ARCHITECTURES[name]
+        if unread and value not in (0, False, "none"):
+            raise Unfit(f"{short(key)}={short(value)} is a field that headscope does not read")
+    theirs: Any = copy(ARCHITECTURES[name])
+    theirs.arrange = in_halves if name in ("llama", "arcee") else as_it_is
+    return theirs
 
 
-def names_in_file(
-    theirs: HuggingFaceClass, fields: Fields, most: int
-) -> Callable[[str], list[str]]:
-    """A function that gives the names of the tensors that together are one of our parameters. There
-    are `most` tensors in the file."""
+def as_it_is(ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
+    return weight
+
+
+def in_halves(ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
+    """Queries, keys and values of llama, which rotates the dimensions (2i, 2i + 1) of a head, for
+    rotary positions that rotate (i, i + D / 2)."""
+    if ".qkv." not in ours:
+        return weight
+    layer = gpt.attentions[0]
+    pairs = weight.unflatten(0, (-1, layer.head_dim // 2, 2))
+    rotated, values = pairs.tensor_split([layer.heads + layer.kv_heads])
+    return torch.cat([rotated.transpose(1, 2).flatten(0, 2), values.flatten(0, 2)])
+
+
+def by_names_of(
+    theirs: HuggingFaceClass, fields: Fields, tensors: dict[str, Any]
+) -> dict[str, Any]:
+    """The tensors of a file by their names in transformers. Raises Unfit for an unknown one."""
     import gguf
 
     name = fields["general.architecture"]
     layers = fields.get(f"{name}.block_count")
-    if type(layers) is not int or not 0 < layers <= most:
-        raise Unfit(f"{name}.block_count={short(layers)} and {most} tensors")
+    if type(layers) is not int or not 0 < layers <= len(tensors):
+        raise Unfit(f"{name}.block_count={short(layers)}, but there are {len(tensors)} tensors")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[name.upper()], layers)
-
-    def in_file(ours: str) -> list[str]:
-        keys = theirs.counterpart(ours)
-        return [str(names.get_name(key, (".weight", ".bias"))) for key in keys]
-
-    return in_file
+    places = ["", *(f"blocks.{layer}." for layer in range(layers))]
+    of_ours = [f"{place}{module}" for place in places for module in theirs.names]
+    found = {}
+    for ours in (f"{module}.{kind}" for module in of_ours for kind in ("weight", "bias")):
+        for key in theirs.counterpart(ours):
+            found[names.get_name(key, (".weight", ".bias"))] = key
+    if unknown := [each for each in tensors if each not in found]:
+        raise Unfit(f"{short(unknown[0])} is a tensor that headscope does not read")
+    return {found[each]: tensor for each, tensor in tensors.items()}
 
 
 def read_model(theirs: HuggingFaceClass, fields: Fields, names: set[str]) -> Part:
-    """Our configuration. `names` are those of transformers for the tensors in the file. Raises
-    UserError for a value that is not possible, and Unfit for one that headscope does not have."""
+    """Our configuration. `names` are those of the tensors. Raises UserError for an impossible
+    value, and Unfit for one that headscope does not have."""
     name = fields["general.architecture"]
     mine = {key.removeprefix(f"{name}."): value for key, value in fields.items()}
     values = {ours: mine.get(key) for ours, key in KEYS.items()}
     values["eps"] = mine.get(NORM_EPS[theirs.norm])
-    for key in ("eps", "base"):  # 1e-6, which is stored in float32, and not 9.99999997e-7
-        values[key] = values[key] and float(str(np.float32(values[key])))
+    for key, value in values.items():  # 1e-6, which is stored in float32, and not 9.99999997e-7
+        values[key] = float(str(np.float32(value))) if isinstance(value, float) else value
     values["activation"] = "relu2" if name == "arcee" else "gelu"
-    head_dim = values["head_dim"] or (values["embed_dim"] or 0) // (values["heads"] or 1)
-    rotated = mine.get("rope.dimension_count", head_dim)
-    same = {"attention.value_length": head_dim, "attention.max_alibi_bias": 8.0}
-    if name != "gptneox":
-        same["rope.dimension_count"] = head_dim
-    for key, value in same.items():
-        if mine.get(key, value) != value:
-            raise Unfit(f"{name}.{key}={short(mine[key])}: headscope has {value:g}")
     entries = {theirs.keys[ours]: value for ours, value in values.items() if ours in theirs.keys}
     entries |= {
         "tie_word_embeddings": not theirs.has("head.weight", names),
         "use_parallel_residual": mine.get("use_parallel_residual"),
-        "rotary_pct": rotated / head_dim,
+        "rotary_pct": 1.0,
         "scale_attn_weights": True,
         "sliding_window": None,
         "attn_config": SimpleNamespace(clip_qkv=None, softmax_scale=None),
@@ -190,30 +181,17 @@ def read_model(theirs: HuggingFaceClass, fields: Fields, names: set[str]) -> Par
     model = theirs.read(SimpleNamespace(**entries), names)
     if theirs.norm == "LayerNorm":  # llama.cpp computes GELU with tanh
         model.activation = Part(part("GeluTanh"))
+    width = model.head_dim or model.embed_dim // model.heads
+    rotated = mine.get("rope.dimension_count", width)
+    same = {"attention.value_length": width, "attention.max_alibi_bias": 8.0}
+    if name == "gptneox" and rotated in range(width):
+        model.position.share = rotated / width
+    else:
+        same["rope.dimension_count"] = width
+    for key, value in same.items():
+        if mine.get(key, value) != value:
+            raise Unfit(f"{name}.{key}={short(mine[key])}, and headscope has {value:g}")
     return model
-
-
-def tensor_in(tensors: dict[str, Any], name: str) -> Any:
-    if name not in tensors:
-        raise Unfit(f"no tensor {name}")
-    return tensors[name]
-
-
-def read_weight(tensor: Any, path: Path) -> Tensor:
-    """A tensor of the package gguf in float32, which may be quantized."""
-    from gguf.quants import dequantize
-
-    with library_errors(f"{path}: its tensor {short(tensor.name)} cannot be read"):
-        return torch.from_numpy(np.array(dequantize(tensor.data, tensor.tensor_type), np.float32))
-
-
-def in_halves(weight: Tensor, gpt: GPT) -> Tensor:
-    """Queries, keys and values of llama, which rotates the dimensions (2i, 2i + 1) of a head, for
-    rotary positions that rotate (i, i + D / 2)."""
-    layer = gpt.attentions[0]
-    pairs = weight.unflatten(0, (-1, layer.head_dim // 2, 2))
-    rotated, values = pairs.tensor_split([layer.heads + layer.kv_heads])
-    return torch.cat([rotated.transpose(1, 2).flatten(0, 2), values.flatten(0, 2)])
 
 
 def read_tokenizer(fields: Fields) -> Tokenizer:
@@ -224,7 +202,9 @@ def read_tokenizer(fields: Fields) -> Tokenizer:
     if of.get("model") != "gpt2":
         named = {"llama": "SentencePiece", "bert": "WordPiece", "t5": "Unigram"}
         kind = named.get(str(of.get("model")), short(of.get("model")))
-        raise Unfit(f"a {kind} tokenizer: headscope reads byte-level BPE in GGUF files")
+        raise Unfit(
+            f"its tokenizer is {kind}, and headscope reads only byte-level BPE in GGUF files"
+        )
     if of.get("pre") not in SPLITS:
         problem = f"tokenizer.ggml.pre={short(of.get('pre'))}, which says how a text is split"
         raise Unfit(f"{problem}: headscope reads {', '.join(SPLITS)}")
