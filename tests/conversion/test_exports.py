@@ -21,6 +21,7 @@ from headscope import trained
 from headscope.conversion import export, nanogpt
 from headscope.conversion.convert import FORMATS, import_model
 from headscope.conversion.export import check_greedy
+from headscope.conversion.gguf_file import load_gguf
 from headscope.conversion.imported import write_checkpoint
 from headscope.conversion.proof import NotEqual, converted, find_class
 from headscope.data.tokenizer import CharTokenizer, bpe, gpt2
@@ -221,8 +222,11 @@ def test_llama_cpp_has_an_architecture_that_computes_the_same_logits(words, tmp_
     loaded = saved(tmp_path, words, BPE)
     said = FORMATS["gguf"](loaded, tmp_path / "out")
     assert f"(architecture {ARCHITECTURES[words]})" in said[1]
-    llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
+    again = load_gguf(tmp_path / "out" / "model.gguf", name="again")
     tokens = loaded.tokenizer.encode(TEXT).tolist()[:8]
+    assert again.tokenizer.encode(TEXT).tolist()[:8] == tokens
+    torch.testing.assert_close(again.logits(tokens), loaded.logits(tokens))
+    llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
     ours = loaded.model(torch.tensor([tokens]))[0]
     theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", tokens, ours.size(1))
     # The table in which llama.cpp looks up GELU has 16-bit numbers.

@@ -202,9 +202,7 @@ def read_tokenizer(fields: Fields) -> Tokenizer:
     if of.get("model") != "gpt2":
         named = {"llama": "SentencePiece", "bert": "WordPiece", "t5": "Unigram"}
         kind = named.get(str(of.get("model")), short(of.get("model")))
-        raise Unfit(
-            f"its tokenizer is {kind}, and headscope reads only byte-level BPE in GGUF files"
-        )
+        raise Unfit(f"its tokenizer is {kind}, and headscope reads only byte-level BPE here")
     if of.get("pre") not in SPLITS:
         problem = f"tokenizer.ggml.pre={short(of.get('pre'))}, which says how a text is split"
         raise Unfit(f"{problem}: headscope reads {', '.join(SPLITS)}")
