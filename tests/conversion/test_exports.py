@@ -217,8 +217,7 @@ ARCHITECTURES = {
 
 
 @pytest.mark.parametrize("words", ARCHITECTURES)
-@torch.no_grad()
-def test_llama_cpp_has_an_architecture_that_computes_the_same_logits(words, tmp_path):
+def test_a_gguf_file_comes_in_again(words, tmp_path):
     loaded = saved(tmp_path, words, BPE)
     said = FORMATS["gguf"](loaded, tmp_path / "out")
     assert f"(architecture {ARCHITECTURES[words]})" in said[1]
@@ -226,7 +225,15 @@ def test_llama_cpp_has_an_architecture_that_computes_the_same_logits(words, tmp_
     tokens = loaded.tokenizer.encode(TEXT).tolist()[:8]
     assert again.tokenizer.encode(TEXT).tolist()[:8] == tokens
     torch.testing.assert_close(again.logits(tokens), loaded.logits(tokens))
+
+
+@pytest.mark.parametrize("words", ARCHITECTURES)
+@torch.no_grad()
+def test_llama_cpp_has_an_architecture_that_computes_the_same_logits(words, tmp_path):
     llama = pytest.importorskip("cyllama.llama.llama_cpp", reason="needs cyllama, a llama.cpp")
+    loaded = saved(tmp_path, words, BPE)
+    FORMATS["gguf"](loaded, tmp_path / "out")
+    tokens = loaded.tokenizer.encode(TEXT).tolist()[:8]
     ours = loaded.model(torch.tensor([tokens]))[0]
     theirs = llama_logits(llama, tmp_path / "out" / "model.gguf", tokens, ours.size(1))
     # The table in which llama.cpp looks up GELU has 16-bit numbers.
