@@ -39,6 +39,32 @@ data/tokenizer.py
 - if token >= self.end_of_text:
 + if token > self.end_of_text:
 > data/test_tokenizer.py::test_end_of_text_is_the_last_token_has_no_bytes_and_its_name_is_just_text
+# a text that begins with the begin-of-text token gets it twice
+- return tokens if begin == tokens[:1] else begin + tokens
++ return begin + tokens
+> data/test_hf_tokenizer.py::test_a_typed_text_begins_and_has_special_tokens_as_in_transformers
+# a question may contain special tokens
+- return tokens + self.encode_piece(text) + self.encode_special(after)
++ return tokens + self.encode_special(text) + self.encode_special(after)
+> data/test_hf_tokenizer.py::test_a_question_is_that_of_transformers_and_stays_text
+data/chat.py
+# a chat template runs outside of the sandbox
+- ImmutableSandboxedEnvironment(
++ __import__("jinja2").Environment(
+> data/test_hf_tokenizer.py::test_a_template_that_cannot_be_used_is_refused
+conversion/gguf_file.py
+# queries and keys of llama are read as they are
+- theirs.arrange = in_halves if name in ("llama", "arcee") else as_it_is
++ theirs.arrange = as_it_is
+> conversion/test_gguf_file.py::test_logits_are_those_of_transformers
+# unknown fields of an architecture are ignored
+- if unread and value not in (0, False, "none"):
++ if unread and value is None:
+> conversion/test_gguf_file.py::test_what_headscope_does_not_read_is_refused_by_name
+# digits are split as GPT-2 splits them
+- "smollm": {"digits": True},
++ "smollm": {},
+> conversion/test_gguf_file.py::test_texts_are_split_as_the_file_says
 analysis/metrics.py
 # previous counts the token after
 - offsets(weights) == -1)
