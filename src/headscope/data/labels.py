@@ -23,7 +23,7 @@ def token_labels(tokens: Iterable[bytes]) -> list[str]:
       多 1/3 (byte 1 of 3) in one token and 多 2–3/3 in the next.
     - Bytes that belong to no valid character are shown in hexadecimal: E5 A4.
     - A space separates a split character or an invalid byte from the rest: "多 3/3 言 1/3".
-    - A token without bytes is shown as ∅ (`Tokenizer.labels` shows the name of a special token). The
+    - A token without bytes is shown as ∅ (`Tokenizer.labels` has names of special tokens). The
       bytes before and after it never form a character together.
     """
     tokens = list(tokens)
