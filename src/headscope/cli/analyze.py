@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -65,9 +65,9 @@ def analyze(
     changed = None if named == Thresholds() else named  # otherwise, those of the run
     patches = [value for value in vars(patch).values() if value is not None]
     if runs is not None:
-        of_one_run = [checkpoint, checkpoints, text, windows, changed, metrics]
+        of_one_run = [checkpoint, checkpoints, text, windows, changed, metrics, begin]
         given = any(key is not None for key in of_one_run)
-        if given or ablation or gradients or tensorboard or patches:
+        if given or special or ablation or gradients or tensorboard or patches:
             advice = "leave out all other keys but output_dir= and device="
             raise UserError(f"runs= compares the metrics of heads in several runs: {advice}")
         align_runs(runs, output_dir, device)
@@ -75,8 +75,7 @@ def analyze(
     if tensorboard:  # needs the package tensorboard
         from headscope.training.snapshot_events import event_file
     loaded, history = select(checkpoint, checkpoints, device)
-    tokenizer = loaded.tokenizer.typed(begin=begin, special=special)
-    loaded = replace(loaded, tokenizer=tokenizer)
+    loaded = loaded.typed(begin=begin, special=special)
     folder = report_folder(output_dir, loaded.path, "analysis")
     patching = patch_texts(loaded, **asdict(patch)) if patches else None
     report = report_input(loaded, text, windows)

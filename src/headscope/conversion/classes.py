@@ -294,8 +294,11 @@ class HuggingFaceClass:
             if missing := [each for each in names if each not in rest]:
                 raise Unfit(f"it has no parameter {missing[0]!r}")
             pieces = [rest.pop(each) for each in names]
-            weight = torch.cat(pieces) if len(pieces) > 1 else pieces[0].detach()
-            weight = self.arrange(ours, weight, gpt, to_ours=True).to(parameter.dtype)
+            try:
+                weight = torch.cat(pieces) if len(pieces) > 1 else pieces[0].detach()
+                weight = self.arrange(ours, weight, gpt, to_ours=True).to(parameter.dtype)
+            except RuntimeError:  # sizes that do not fit together
+                weight = pieces[0]
             if ours == "position.table.weight":
                 weight = weight[: gpt.block_size]
             if weight.shape != parameter.shape:

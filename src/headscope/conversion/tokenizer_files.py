@@ -60,8 +60,11 @@ def tokenizer_files(tokenizer: Tokenizer, **config: Any) -> dict[str, str]:
     if tokenizer.end_of_text is not None:
         # A document begins with the token that ended the previous one. There is no pad token: if it
         # were this token too, fine-tuning would ignore it, and the model would not learn to stop.
-        end = library.id_to_token(tokenizer.end_of_text)
-        config |= {"bos_token": end, "eos_token": end}
+        config["eos_token"] = library.id_to_token(tokenizer.end_of_text)
+    if tokenizer.begin_token is not None:
+        config["bos_token"] = library.id_to_token(tokenizer.begin_token)
+    if tokenizer.chat_template is not None:
+        config["chat_template"] = tokenizer.chat_template
     if library.token_to_id(UNKNOWN) is not None:
         config["unk_token"] = UNKNOWN
     return {
@@ -124,7 +127,7 @@ def read_tokenizer(folder: Path, *, rows: int | None = None) -> Tokenizer:
     if library is None:
         raise UserError(f"{folder}: its tokenizer {kind} is not one of the library tokenizers")
     check_ids(library)
-    begins, templates = begun[1 : len(plain) + 1] == plain, theirs.chat_template
+    begins, templates = begun != plain == begun[1 : len(plain) + 1], theirs.chat_template
     imported = TokenizersTokenizer(
         library.to_str(),
         end_of_text=end_of_text(folder, theirs, library.get_vocab()),

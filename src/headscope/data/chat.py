@@ -7,7 +7,7 @@ QUESTION = "a7c1e04b5d9f4f0c8a52"
 
 
 def texts_around_question(template: str, begin: str, end: str) -> tuple[str, str]:
-    """The text before and after a question of the user that the model shall answer, by a template
+    """The text before and after a question of the user that the model should answer, by a template
     of Hugging Face (jinja2). `begin` and `end` are the names of the begin- and end-of-text token.
 
     The template may come from a stranger: it runs in jinja2's immutable sandbox. Raises UserError
@@ -19,7 +19,7 @@ def texts_around_question(template: str, begin: str, end: str) -> tuple[str, str
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    # As transformers sets them: https://huggingface.co/docs/transformers/chat_templating
+    # As in transformers, but without today's date, so that a question always has the same tokens.
     world = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

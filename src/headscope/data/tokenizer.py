@@ -46,10 +46,10 @@ class Tokenizer(ABC):
     `vocab_size` is the number of rows of the model's embedding. The tokenizer of an imported model
     may have fewer tokens: the last rows then belong to no token, and have no bytes.
 
-    The other attributes say how a text is read that a person types (see `encode_prompt`), not one
-    of a corpus. `adds_begin`: whether it begins with `begin_token`. `reads_special`: whether the
-    name of a special token is this token. `as_question`: whether it is a question in a chat, as
-    `chat_template` writes it, a template of jinja2. `typed` changes them.
+    The other attributes say how typed texts are read (see `encode_prompt`); texts of a corpus are
+    not affected. `adds_begin`: a text begins with `begin_token`. `reads_special`: the name of a
+    special token is this token. `as_question`: it is a question in a chat, as `chat_template`, a
+    template of jinja2, writes it. `typed` changes them.
 
     A tokenizer of your own is a subclass whose constructor takes `texts`, an iterator over the
     training texts. Its attributes are saved: plain data, on which alone its methods depend.
@@ -86,6 +86,9 @@ class Tokenizer(ABC):
             ends = (self.begin_token, self.end_of_text)
             names = ["" if token is None else self.special.get(token, "") for token in ends]
             before, after = texts_around_question(self.chat_template, *names)
+            text = text.strip()  # as most templates do
+            if not any(name in text for name in self.special.values()):
+                return self.encode_special(before + text + after)
             tokens = self.encode_special(before)
             return tokens + self.encode_piece(text) + self.encode_special(after)
         tokens = self.encode_special(text) if self.reads_special else self.encode_piece(text)
@@ -115,8 +118,8 @@ class Tokenizer(ABC):
     def typed(
         self, *, begin: bool | None = None, special: bool | None = None, question: bool = False
     ) -> "Tokenizer":
-        """A copy that reads texts that a person types in another way. None: as this one. Raises
-        UserError if it has no begin-of-text token, or no template for a question."""
+        """A copy with other settings for typed texts: None keeps a setting. Raises UserError if it
+        has no begin-of-text token, or no template for a question."""
         made = copy.copy(self)
         chosen = {"adds_begin": begin, "reads_special": special, "as_question": question}
         for name, value in chosen.items():
@@ -140,10 +143,6 @@ class Tokenizer(ABC):
         if not is_plain(attributes):
             raise UserError(f"the attributes of {name} must be plain data to save it")
         return {"kind": "own", "attributes": attributes}
-
-    def begin_state(self) -> dict[str, Any]:
-        """The entry of `state` for a tokenizer that begins typed texts with a token."""
-        return {"adds_begin": True} if self.adds_begin else {}
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of a sequence of tokens. Bytes that are not valid UTF-8 become U+FFFD."""
@@ -270,7 +269,7 @@ class TiktokenTokenizer(Tokenizer):
             "ranks": ranks_to_text(self.ranks),
             "end_of_text": self.end_of_text,
             "vocab_size": self.vocab_size,
-            **self.begin_state(),
+            "adds_begin": self.adds_begin,
         }
 
 
@@ -320,7 +319,7 @@ class CharTokenizer(Tokenizer):
         return newline if self.end_of_text is None else self.end_of_text
 
     def state(self) -> dict[str, Any]:
-        state = {"kind": "char", "alphabet": self.alphabet, **self.begin_state()}
+        state = {"kind": "char", "alphabet": self.alphabet, "adds_begin": self.adds_begin}
         return state if self.special_tokens else state | {"special_tokens": False}
 
 

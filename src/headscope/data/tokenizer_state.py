@@ -50,9 +50,12 @@ def tokenizer_from_state(state: dict[str, Any], own: type | None = None) -> Toke
                 vars(made).update(attributes)
     if made is None:
         raise UserError("this is not a tokenizer that headscope saved")
-    for name, token in (("end-of-text", made.end_of_text), ("begin-of-text", made.begin_token)):
+    end: Any = getattr(made, "end_of_text", None)
+    for name, token in (("end-of-text", end), ("begin-of-text", made.begin_token)):
         if token is not None and not (type(token) is int and 0 <= token < made.vocab_size):
             raise UserError(f"the tokenizer has no {name} token {str(token)[:80]}")
-    if state.get("adds_begin") is True:
-        made = made.typed(begin=True)
+    begins: Any = state.get("adds_begin", made.adds_begin)
+    if type(begins) is not bool or not isinstance(made.chat_template, str | None):
+        raise UserError("adds_begin and chat_template of the tokenizer must be a bool and a text")
+    made = made.typed(begin=begins)
     return with_vocab_size(made, state.get("vocab_size", made.vocab_size))

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,14 +40,15 @@ class TokenizersTokenizer(Tokenizer):
         with library_errors("tokenizer.json cannot be used"):
             content = json.loads(text) | {"truncation": None, "padding": None}
             self.json = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-            self.library = Library.from_str(self.json)
+            # The second one takes the name of a special token for this token.
+            self.library, self._with_special = (Library.from_str(self.json) for _ in range(2))
         check_ids(self.library)
         self.ids = self.library.get_vocab()
         self.vocab_size = self.tokens = max(self.ids.values()) + 1
         self.names = [self.library.id_to_token(number) or "" for number in range(self.tokens)]
         self.end_of_text = end_of_text
         self.begin_token = end_of_text if begin_token is None else begin_token
-        self.chat_template = chat_template if isinstance(chat_template, str) else None
+        self.chat_template = chat_template
         added = self.library.get_added_tokens_decoder()
         special = {number: token.content for number, token in added.items() if token.special}
         ends = {number: name for number, name in enumerate(self.names) if number == end_of_text}
@@ -60,11 +60,6 @@ class TokenizersTokenizer(Tokenizer):
             for number, name in enumerate(self.names)
         ]
         self._word_piece = any(step["type"] == "WordPiece" for step in decoders)
-
-    @cached_property
-    def _with_special(self) -> Library:
-        """The library, which takes the name of a special token for this token."""
-        return Library.from_str(self.json)
 
     def encode_special(self, text: str) -> list[int]:
         with library_errors("the tokenizer cannot encode this text"):
@@ -99,7 +94,7 @@ class TokenizersTokenizer(Tokenizer):
             "begin_token": self.begin_token,
             "chat_template": self.chat_template,
             "vocab_size": self.vocab_size,
-            **self.begin_state(),
+            "adds_begin": self.adds_begin,
         }
 
 

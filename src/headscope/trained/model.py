@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -103,6 +103,10 @@ class TrainedModel:
     def tokens(self, text: Text) -> list[int]:
         """The tokens of a text, or token ids as they are. Raises UserError for unknown ones."""
         return self.tokenizer.tokens_of(text)
+
+    def typed(self, *, begin: bool | None = None, special: bool | None = None) -> "TrainedModel":
+        """The same model with other settings for typed texts, as `headscope.load` has them."""
+        return replace(self, tokenizer=self.tokenizer.typed(begin=begin, special=special))
 
     def question(self, text: str) -> list[int]:
         """The tokens of a question, as the model's chat template writes it. Raises UserError if the

@@ -26,6 +26,7 @@ from headscope.analysis.rows import per_head
 from headscope.data.encode import ValidationText, validation_text
 from headscope.data.own_files import TextFiles
 from headscope.data.tokenizer import bpe, char
+from headscope.data.tokenizer_state import tokenizer_from_state
 from headscope.show.explore.answers import Explorer
 from headscope.show.explore.export import export
 from headscope.show.explore.models import MAX_STEPS, Models, OpenModel
@@ -38,6 +39,7 @@ from headscope.trained.records import head_recorder
 TEXT, OTHER = "We the p", "We the q"  # as long as block_size
 SWITCHES = {"zero": ["L0H0"], "mean": ["L1H0"]}
 BOTH = (True, False)
+ASK = {"question": True}
 ROUNDED = 1e-4  # for numbers with 5 significant digits
 
 
@@ -220,6 +222,27 @@ def test_one_answer_has_both_sides_of_a_comparison(default, explorers, tmp_path)
     assert {**other, "against": None} == ask(two, "read", text="We the", **against)
 
 
+def test_a_compared_model_reads_the_same_text(tmp_path):
+    """Its own begin-of-text token and template do not matter, if its vocabulary is the same."""
+    size = "model.block_size=64 model.layers=1"
+    chats = for_chats()
+    letters = char(["abcTo be[]user\n/<>s"])
+    tokenizers = {"chat": chats, "begins": chats.typed(begin=True), "char": letters}
+    tokenizers["base"] = tokenizer_from_state(chats.state() | {"chat_template": None})
+    for name, tokenizer in tokenizers.items():
+        saved(tmp_path / name / "checkpoints", size, tokenizer)
+    for name, options in (("begins", {}), ("begins", {"special": True}), ("base", ASK)):
+        both = Explorer(Models(str(tmp_path / "chat"), str(tmp_path / name), "cpu"))
+        answer = ask(both, "read", text="To be", against={"model": "other"}, **options)
+        assert answer["against"]["ids"] == answer["ids"]
+    both = Explorer(Models(str(tmp_path / "char"), str(tmp_path / "chat"), "cpu"))
+    answer = ask(both, "read", text="abé\nc", against={"model": "other"})
+    assert answer["against"]["text"] == answer["text"] == "ab\nc"
+    both = Explorer(Models(str(tmp_path / "chat"), str(tmp_path / "char"), "cpu"))
+    answer = ask(both, "read", text="To be", against={"model": "other"}, **ASK)
+    assert answer["against"]["text"] == "To be"
+
+
 @pytest.mark.parametrize(("position", "other_position"), [(7, 3), (5, 1), (-2, 2), (2, 3)])
 def test_a_model_that_reads_fewer_tokens_is_compared_at_the_same_one(
     tmp_path, position, other_position
@@ -346,7 +369,7 @@ def test_a_text_is_read_as_the_request_says(explorers):
     tokenizer = loaded_of(explorer).tokenizer
     for text, options in (
         *(("To<|end_of_text|>", {"begin": on, "special": off}) for on in BOTH for off in BOTH),
-        ("To be", {"question": True}),
+        ("To be", ASK),
     ):
         tokens = tokenizer.typed(**options).encode_prompt(text)
         answer = ask(explorer, "read", text=text, **options)

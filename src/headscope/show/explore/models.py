@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.record import HeadRecord, unmeasured
-from headscope.conversion.load import foreign, load
+from headscope.conversion.load import foreign_path, load
 from headscope.data.encode import validation_text
 from headscope.data.own_files import TextFiles
 from headscope.errors import UserError, first_line
@@ -149,7 +149,7 @@ class Models:
             self._add("other", other, "other")
 
     def _add(self, name: str, given: str | None, key: str) -> None:
-        is_foreign = given is not None and foreign(given) is not None
+        is_foreign = given is not None and foreign_path(given) is not None
         path = Path(str(given)) if is_foreign else checkpoint.find(given, key=key)
         in_run = path.parent.name == "checkpoints"
         title = (path.resolve().parent.parent if in_run else path.resolve()).name

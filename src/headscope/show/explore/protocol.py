@@ -40,6 +40,11 @@ class SwitchedText(OpenRequest):
     mean: list[str] = field(default_factory=list)
     half: list[str] = field(default_factory=list)
 
+    def typing(self) -> dict[str, Any]:
+        """How the text is read, for `Tokenizer.typed`."""
+        question = self.question and self.text is not None
+        return {"begin": self.begin, "special": self.special, "question": question}
+
     def switches(self) -> dict[str, Any]:
         return {"zero": self.zero, "mean": self.mean, "half": self.half}
 

@@ -16,7 +16,7 @@ from headscope.analysis.head_outputs import parse_head
 from headscope.analysis.reading import Reading
 from headscope.analysis.snapshot import snapshot
 from headscope.data.labels import visible
-from headscope.data.tokenizer import CharTokenizer, Tokenizer, splits_characters
+from headscope.data.tokenizer import CharTokenizer, splits_characters
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
@@ -56,7 +56,7 @@ def encode(loaded: TrainedModel, request: SwitchedText) -> Encoded:
     text, tokens = request.text, request.tokens
     if (text is None) == (tokens is None):
         raise UserError("give either a text or tokens")
-    tokenizer, unknown = typed(loaded, request), []
+    tokenizer, unknown = loaded.tokenizer.typed(**request.typing()), []
     if isinstance(tokenizer, CharTokenizer) and text and not tokenizer.reads_special:
         known = set(tokenizer.alphabet)
         unknown = [
@@ -69,12 +69,6 @@ def encode(loaded: TrainedModel, request: SwitchedText) -> Encoded:
         tokens = tokenizer.encode_prompt(text)
     every = token_ids(tokens or [tokenizer.first_token()], tokenizer.vocab_size)
     return Encoded(every, every[-loaded.model.block_size :], unknown)
-
-
-def typed(loaded: TrainedModel, request: SwitchedText, **changed: Any) -> Tokenizer:
-    """The tokenizer that reads the text of a request, with `changed` options of it."""
-    options = {"begin": request.begin, "special": request.special, "question": request.question}
-    return loaded.tokenizer.typed(**options | changed)
 
 
 class Switches:
@@ -139,17 +133,17 @@ class Reader:
             return [request]
         chosen, other = (self.models.get(each.model) for each in (request, against))
         layers = [layer for layer in request.layers if layer < len(other.loaded.model.blocks)]
-        compared = replace(request, model=other.name, layers=layers, **against.switches())
         _, text, plain = self.forward(replace(request, **SwitchedText().switches()))
         target = target_of(request, plain)
+        same: Any = {"text": None, "tokens": text.every, "begin": None, "special": None}
+        same |= {"model": other.name, "layers": layers, **against.switches()}
+        compared = replace(request, **same)
         if other.labels != chosen.labels:
-            written, question = request.text, request.question
-            if written is None:
-                written = chosen.loaded.tokenizer.decode(text.every)
-            own: Any = {"begin": None, "special": None}
-            own["question"] = question and other.loaded.tokenizer.chat_template is not None
-            own |= {"text": written, "tokens": None, "position": -1, "target": None, "also": []}
-            compared = replace(compared, **own)
+            asks = request.typing()["question"]
+            written = request.text if asks else chosen.loaded.tokenizer.decode(text.every)
+            asks = asks and other.loaded.tokenizer.chat_template is not None
+            its: Any = {"text": written, "tokens": None, "question": asks, "position": -1}
+            compared = replace(compared, **its, target=None, also=[])
             return [replace(request, target=target), compared]
         # Counted from the end, because the other model may read fewer of the last tokens.
         place = plain.position(request.position) - plain.tokens.size(-1)
@@ -175,8 +169,9 @@ class Reader:
         predictions = predict(reading, {position: target}, count=TOP, layers=request.layers)
         label_of = chosen.labels.__getitem__
         shown = snapshot(header, reading.weights(), predictions, label_of, request.layers)
-        shows_special = True if request.question else request.special
-        typist = typed(chosen.loaded, request, special=shows_special, question=False)
+        typing = request.typing()
+        typing["special"] = typing.pop("question") or request.special
+        typist = chosen.loaded.tokenizer.typed(**typing)
         written = typist.decode_prompt(text.every)
         run = shown_run("", [shown], [reading.loss()])
         return {

@@ -49,7 +49,7 @@ export function createEditor(parent, actions) {
   const one = button(buttons, TEXTS.one, () => actions.write(1));
   const back = button(buttons, TEXTS.back, () => actions.back());
   const undo = button(buttons, TEXTS.undo, () => actions.undo());
-  const question = switchField(buttons, TEXTS.question, (on) => actions.change({ question: on }, true));
+  const question = switchField(buttons, TEXTS.question, (on) => actions.change({ question: on, text: field.value }, true));
   const tries = make(section, "div", { class: "buttons tries" });
   const task = make(section, "p", { class: "quiet task", role: "status" });
   const sampling = make(section, "details", { class: "sampling" });
@@ -59,7 +59,7 @@ export function createEditor(parent, actions) {
   make(reading, "summary", {}, TEXTS.howToRead);
   const line = make(reading, "div", { class: "buttons" });
   const reads = ["begin", "special"].map((name) => [name,
-    switchField(line, TEXTS.reads[name], (on) => actions.change({ [name]: on }, true))]);
+    switchField(line, TEXTS.reads[name], (on) => actions.change({ [name]: on, text: field.value }, true))]);
   const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
     { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
 
@@ -91,6 +91,7 @@ export function createEditor(parent, actions) {
       if (answer.text !== tried) task.textContent = "";
       for (const [name, showValue] of shows) showValue(state[name]);
       question(state.question, about.can.question);
+      reading.hidden = !(about.can.begin || about.can.special);
       for (const [name, showOn] of reads) showOn(state[name] ?? about.typed[name], about.can[name]);
       showText(state.text ?? answer.text);
       disable(undo, !actions.canUndo(), field);

@@ -103,7 +103,7 @@ function change(changes, undoable = false) {
     shows at the first kept step how likely that is what the model says later. */
 async function start({ text, second = "", early = false }) {
   chosen = false;
-  await change({ ...switchesOf(EMPTY), copies: [], model: runOf(state.model), text, second }, true);
+  await change({ ...switchesOf(EMPTY), ...readsOf(EMPTY), copies: [], model: runOf(state.model), text, second }, true);
   if (early && current && state.text === text) {
     await change({ model: keptSteps(main.about)[0].name });
   }
