@@ -162,7 +162,7 @@ REFUSED = {
     "llama.rope.scaling.factor": {"fields": {"llama.rope.scaling.factor": 2.0}},
     "llama.rope.dimension_count": {"fields": {"llama.rope.dimension_count": 32}},
     "llama.attention.value_length": {"fields": {"llama.attention.value_length": 32}},
-    "llama.block_count": {"fields": {"llama.block_count": 2**31}},
+    "llama.block_count": {"fields": {"llama.block_count": 10**6}},
     "embed_dim": {"fields": {"llama.embedding_length": 0}},
     "SentencePiece": {"fields": {"tokenizer.ggml.model": "llama"}},
     "tokenizer.ggml.pre=tekken": {"fields": {"tokenizer.ggml.pre": "tekken"}},

@@ -37,7 +37,7 @@ ARCHITECTURES: dict[str, HuggingFaceClass] = {
     for each in CLASSES
     if each.model_type in ("llama", "qwen2", "qwen3", "arcee", "gpt2", "gpt_neox", "mpt")
 }
-"""The class of transformers with the parts of each architecture. llama is also that of Mistral."""
+"""The class of transformers with the parts of each architecture of llama.cpp."""
 
 KEYS = table(
     "block_size=context_length embed_dim=embedding_length layers=block_count "
