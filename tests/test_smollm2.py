@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headscope
-from headscope.conversion.load import foreign
+from headscope.conversion.load import foreign_path
 from headscope.data.labels import visible
 
 pytestmark = [
@@ -41,7 +41,7 @@ def loaded():
 @torch.no_grad()
 def test_it_computes_what_transformers_computes(loaded):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
-    path = foreign("smollm2")
+    path = foreign_path("smollm2")
     options = {"gguf_file": path.name, "local_files_only": True}
     read = transformers.AutoModelForCausalLM.from_pretrained
     model = read(path.parent, dtype=torch.float32, **options)
