@@ -90,9 +90,11 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
         fields: Fields = {key: field.contents() for key, field in reader.fields.items()}
         tensors = {str(tensor.name): tensor for tensor in reader.tensors}
     try:
-        theirs = architecture(fields)
-        named = tensors_by_name(theirs, fields, tensors)
-        model = with_context(read_model(theirs, fields, set(named)), block_size)
+        architecture, entries = of_architecture(fields)
+        theirs: Any = copy(ARCHITECTURES[architecture])
+        theirs.arrange = partial(arranged, architecture)
+        named = tensors_by_name(architecture, entries.get("block_count"), tensors)
+        model = with_context(read_model(architecture, entries, set(named)), block_size)
         embedding = named.get(theirs.counterpart("embedding.weight")[0])
         if embedding is None or len(embedding.shape) != 2:
             raise Unfit("it has no embedding (token_embd.weight)")
@@ -110,22 +112,22 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
     return imported(path, gpt, model, tokenizer, name=name)
 
 
-def architecture(fields: Fields) -> HuggingFaceClass:
-    """The class with the parts of a file, which arranges weights as they are in this file. Raises
-    Unfit for an architecture or one of its fields that headscope does not read."""
+def of_architecture(fields: Fields) -> tuple[str, Fields]:
+    """The architecture of a file, and its fields without this prefix. Raises Unfit if headscope
+    does not read one of them."""
     name = str(fields.get("general.architecture"))
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise Unfit(f"it has the architecture {short(name)}, and headscope reads {known}")
+    of_all = ((key.partition(f"{name}."), value) for key, value in fields.items())
+    mine = {key: value for (before, prefix, key), value in of_all if prefix and not before}
     read = {*KEYS.values(), *NORM_EPS.values(), "vocab_size", "attention.value_length"}
     read |= {"rope.dimension_count", ONLY_OF.get(name, "")}
-    for key, value in fields.items():
-        unread = key.startswith(f"{name}.") and key.removeprefix(f"{name}.") not in read
-        if unread and (value not in (0, False, "none") or key.endswith(".causal")):
-            raise Unfit(f"{short(key)}={short(value)} is a field that headscope does not read")
-    theirs: Any = copy(ARCHITECTURES[name])
-    theirs.arrange = partial(arranged, name)
-    return theirs
+    for key, value in mine.items():
+        if key not in read and (value not in (0, False, "none") or key.endswith("causal")):
+            field = f"{name}.{short(key)}={short(value)}"
+            raise Unfit(f"{field} is a field that headscope does not read")
+    return name, mine
 
 
 def arranged(name: str, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -> Tensor:
@@ -140,14 +142,12 @@ def arranged(name: str, ours: str, weight: Tensor, gpt: GPT, *, to_ours: bool) -
     return torch.cat([rotated.transpose(1, 2).flatten(0, 2), values.flatten(0, 2)])
 
 
-def tensors_by_name(
-    theirs: HuggingFaceClass, fields: Fields, tensors: dict[str, Any]
-) -> dict[str, Any]:
-    """The tensors of a file by their names in transformers. Raises Unfit for an unknown one."""
+def tensors_by_name(name: str, layers: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a file of the architecture `name` by their names in transformers. Raises Unfit
+    for an unknown one."""
     import gguf
 
-    name = fields["general.architecture"]
-    layers = fields.get(f"{name}.block_count")
+    theirs = ARCHITECTURES[name]
     if type(layers) is not int or not 0 < layers <= len(tensors):
         raise Unfit(f"{name}.block_count={short(layers)}, but there are {len(tensors)} tensors")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[name.upper()], layers)
@@ -162,11 +162,10 @@ def tensors_by_name(
     return {found[each]: tensor for each, tensor in tensors.items()}
 
 
-def read_model(theirs: HuggingFaceClass, fields: Fields, names: set[str]) -> Part:
-    """Our configuration. `names` are those of the tensors. Raises UserError for an impossible
-    value, and Unfit for one that headscope does not have."""
-    name = fields["general.architecture"]
-    mine = {key.removeprefix(f"{name}."): value for key, value in fields.items()}
+def read_model(name: str, mine: Fields, names: set[str]) -> Part:
+    """Our configuration for the fields of the architecture `name`. `names` are those of tensors.
+    Raises UserError for an impossible value, and Unfit for one that headscope does not have."""
+    theirs = ARCHITECTURES[name]
     values = {ours: mine.get(key) for ours, key in KEYS.items()}
     values["eps"] = mine.get(NORM_EPS[theirs.norm])
     for key, value in values.items():
