@@ -46,7 +46,7 @@ data/tokenizer.py
 # a question may contain special tokens
 - return tokens + self.encode_piece(text) + self.encode_special(after)
 + return tokens + self.encode_special(text) + self.encode_special(after)
-> data/test_hf_tokenizer.py::test_a_question_is_that_of_transformers_and_stays_text
+> data/test_hf_tokenizer.py::test_a_question_is_that_of_transformers_and_its_names_stay_text
 data/chat.py
 # a chat template runs outside of the sandbox
 - ImmutableSandboxedEnvironment(
