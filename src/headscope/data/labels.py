@@ -9,8 +9,11 @@ SUBSTITUTES = {" ": "·", "\n": "⏎", "\t": "\\t", "\r": "\\r"}
 EMPTY = "∅"
 JOINER = "\N{ZERO WIDTH JOINER}"
 # Characters that show nothing useful, although Python considers them printable: the replacement
-# character of a byte that could not be decoded, Hangul fillers, and the empty Braille cell.
-NOT_VISIBLE = "\N{REPLACEMENT CHARACTER}\u115f\u1160\u3164\uffa0\u2800"
+# character of a byte that could not be decoded, Hangul fillers, the empty Braille cell, and marks
+# that only change other characters.
+NOT_VISIBLE = "\N{REPLACEMENT CHARACTER}\u115f\u1160\u3164\uffa0\u2800\u034f"
+NOT_VISIBLE += "".join(map(chr, range(0xFE00, 0xFE10)))
+DOTTED_CIRCLE = "\N{DOTTED CIRCLE}"
 MARK, PICTOGRAMS = "M", ("So", "Sk")  # categories: combining marks; pictograms and skin tones
 PIECE = re.compile(r"U\+[0-9A-F]{4,6}|.", re.DOTALL)
 
@@ -76,8 +79,9 @@ def visible(text: str) -> str:
 
     - A newline becomes ⏎, a tab \\t, and the empty text ∅.
     - A space becomes ·, except a single space between two other characters.
-    - Any other invisible character becomes its code point, such as U+0007. The same holds for a
-      combining mark without a base character, and for the replacement character of an invalid byte.
+    - Any other invisible character becomes its code point, such as U+0007. The same holds for the
+      replacement character of an invalid byte.
+    - A combining mark without a base character, such as a vowel of Hindi, stands on a dotted circle.
     - All others are unchanged, in every script. So applying `visible` again changes nothing.
     """
     return "".join(visible_characters(text)) or EMPTY
@@ -94,8 +98,10 @@ def visible_characters(text: str) -> list[str]:
             shown.append(character)
         elif base in SUBSTITUTES:
             shown.append(SUBSTITUTES[base] + "".join(map(code_point, marks)))
-        elif _is(base, MARK) or not base.isprintable() or base in NOT_VISIBLE:
+        elif not base.isprintable() or base in NOT_VISIBLE:
             shown.append("".join(map(code_point, character)))
+        elif _is(base, MARK):
+            shown.append(DOTTED_CIRCLE + character)
         else:
             shown.append(character)
     return shown
