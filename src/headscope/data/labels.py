@@ -81,7 +81,7 @@ def visible(text: str) -> str:
     - A space becomes ·, except a single space between two other characters.
     - Any other invisible character becomes its code point, such as U+0007. The same holds for the
       replacement character of an invalid byte.
-    - A combining mark without a base character, such as a vowel of Hindi, stands on a dotted circle.
+    - A combining mark without a base character, such as a vowel in Hindi, is on a dotted circle.
     - All others are unchanged, in every script. So applying `visible` again changes nothing.
     """
     return "".join(visible_characters(text)) or EMPTY
