@@ -216,6 +216,7 @@ def test_forms_of_files(folder, theirs):
 
 def test_a_folder_is_proven_once_for_its_files(folder, theirs, capsys, monkeypatch):
     """Later, it opens without transformers, until a file, the context or our code changes."""
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(folder / "cache"))  # other tests have these files
     said = f"Comparing {folder} with transformers, once for these files\n"
     assert load_folder(folder).tokenizer.encode("To be").tolist() == [*b"To be"]
     assert said in capsys.readouterr().err
