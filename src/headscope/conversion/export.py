@@ -92,7 +92,7 @@ def write_model(loaded: TrainedModel, folder: Path, theirs: HuggingFaceClass | N
     else:
         config, filled = proof.converted(theirs, loaded.model, model)
         state = theirs.parameters(filled)
-    ends = {"bos_token_id": end, "eos_token_id": end}
+    ends = {"bos_token_id": loaded.tokenizer.begin_token, "eos_token_id": end}
     write_atomically(folder / "config.json", json_text(config | ends, indent=2))
     limit = {"max_length": model.block_size}  # the default of a pipeline is 256 further tokens
     # In generated texts, the end also fills up those that have ended (see `tokenizer_files`).

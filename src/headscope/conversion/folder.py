@@ -65,6 +65,8 @@ def folder_of(source: str) -> Path:
     path = Path(source)
     if path.is_dir():
         return path
+    if path.suffix == ".gguf":
+        raise UserError(f"source={source} does not exist: name a GGUF file")
     from huggingface_hub import snapshot_download
 
     try:

@@ -38,11 +38,11 @@ def export_gguf(loaded: TrainedModel, output: Path) -> list[str]:
     Raises UserError if llama.cpp has no architecture that fits the model, or no tokenizer that fits
     its tokenizer. Raises NotEqual if the file, read again, has other weights.
     """
-    with quiet_transformers("to=gguf"):
-        architecture, tensors = fitting(loaded)
     if loaded.tokenizer.name not in ("bpe", "gpt2"):
         problem = f"to=gguf: llama.cpp has no tokenizer={loaded.tokenizer.name}"
         raise UserError(f"{problem}, only byte-level BPE (tokenizer=bpe or gpt2); {INSTEAD}")
+    with quiet_transformers("to=gguf"):
+        architecture, tensors = fitting(loaded)
     with new_folder(output) as folder:
         write(folder / "model.gguf", architecture, fields(loaded, architecture), tensors)
     return [

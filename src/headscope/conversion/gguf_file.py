@@ -70,9 +70,9 @@ SPLITS: dict[str, list[Any]] = {
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether `path` is a GGUF file, by its first bytes: Ollama gives its files no suffix."""
+    """Whether `path` is a GGUF file, by its first bytes or its suffix. Ollama's have no suffix."""
     with suppress(OSError, ValueError), path.open("rb") as file:
-        return file.read(4) == b"GGUF"
+        return file.read(4) == b"GGUF" or path.suffix == ".gguf"
     return False
 
 
@@ -85,7 +85,7 @@ def load_gguf(path: Path, *, name: str, block_size: int | None = None) -> Traine
     import gguf
     from gguf.quants import dequantize
 
-    with library_errors(f"{path} is not a GGUF file, or it is damaged"):
+    with library_errors(f"{path} is not a whole GGUF file: download it again"):
         reader = gguf.GGUFReader(path)
         fields: Fields = {key: field.contents() for key, field in reader.fields.items()}
         tensors = {str(tensor.name): tensor for tensor in reader.tensors}

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from headscope.conversion.settings import SAFE, transformers_for
 from headscope.data.bpe import byte_symbols
@@ -62,7 +63,11 @@ def tokenizer_files(tokenizer: Tokenizer, **config: Any) -> dict[str, str]:
         # were this token too, fine-tuning would ignore it, and the model would not learn to stop.
         config["eos_token"] = library.id_to_token(tokenizer.end_of_text)
     if tokenizer.begin_token is not None:
-        config["bos_token"] = library.id_to_token(tokenizer.begin_token)
+        begin = config["bos_token"] = library.id_to_token(tokenizer.begin_token)
+        if tokenizer.adds_begin and library.encode("a").ids[:1] != [tokenizer.begin_token]:
+            library = Library.from_str(library.to_str())
+            special = [(begin, tokenizer.begin_token)]
+            library.post_processor = TemplateProcessing(f"{begin} $A", special_tokens=special)
     if tokenizer.chat_template is not None:
         config["chat_template"] = tokenizer.chat_template
     if library.token_to_id(UNKNOWN) is not None:

@@ -111,6 +111,8 @@ class TrainedModel:
     def question(self, text: str) -> list[int]:
         """The tokens of a question, as the model's chat template writes it. Raises UserError if the
         model has none: then it is no model for chats."""
+        if not isinstance(text, str):
+            raise UserError(f"text={text!r}: give a text")
         return self.tokenizer.typed(question=True).encode_prompt(text)
 
     def targets(self, tokens: Tensor) -> Tensor:

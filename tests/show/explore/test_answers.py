@@ -388,6 +388,14 @@ def test_a_text_is_read_as_the_request_says(explorers):
     assert about["typed"] == {"begin": False, "special": False}
 
 
+def test_a_text_that_needs_more_memory_than_is_left_is_refused(default, monkeypatch):
+    ask(default, "read", text=TEXT, zero=["L1H1"])
+    monkeypatch.setattr("headscope.show.explore.reader.available_memory", lambda: 10_000.0)
+    with refused("8 tokens", "GB", "shorten the text"):
+        ask(default, "read", text=TEXT, zero=["L1H0"])
+    assert ask(default, "read", text="We", zero=["L1H0"])["ids"]
+
+
 def test_what_does_not_fit_the_model_is_refused_in_one_line(default):
     for name, request, *words in [
         ("read", {}, "text"),

@@ -18,6 +18,7 @@ from headscope.analysis.snapshot import snapshot
 from headscope.data.labels import visible
 from headscope.data.tokenizer import CharTokenizer, splits_characters
 from headscope.errors import UserError
+from headscope.machine import available_memory
 from headscope.nn import GPT
 from headscope.nn.checks import token_ids
 from headscope.show.explore.models import Models, OpenModel
@@ -38,6 +39,9 @@ TOP = 10
 KEPT, KEPT_BYTES = 16, 128 * 2**20
 """Maximum number and total size of the forward passes of a model that are kept. The last one is
 kept whatever its size."""
+
+MAPS = 7
+"""How much memory a reading uses at its peak: this number of copies of all attention weights."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,11 @@ class Reader:
         if key in kept:
             kept.move_to_end(key)
             return chosen, text, kept[key]
+        layers = chosen.loaded.model.attentions
+        needed = MAPS * len(layers) * layers[0].heads * len(text.tokens) ** 2 * 4  # float32
+        if needed > available_memory():
+            problem = f"the attention of {len(text.tokens):,} tokens needs {needed / 1e9:.1f} GB"
+            raise UserError(f"{problem} of memory, more than is left: shorten the text")
         with Switches(chosen.loaded.model, request, text.tokens).on():
             reading = chosen.loaded.read(text.tokens, begun=whole)
         if kept:

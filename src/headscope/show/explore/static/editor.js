@@ -31,6 +31,7 @@ export function textField(parent, attributes, type) {
   const show = (text) => {
     if (field.value === text) return false;
     field.value = text;
+    field.scrollTop = field.scrollHeight; // the end of what the model writes
     typing = false;
     return true;
   };
