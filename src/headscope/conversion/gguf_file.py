@@ -189,7 +189,7 @@ def read_model(name: str, mine: Fields, names: set[str]) -> Part:
     width = model.head_dim or model.embed_dim // model.heads
     rotated = mine.get("rope.dimension_count", width)
     same: dict[str, Any] = {"attention.value_length": width, "rope.dimension_count": width}
-    if name == "gptneox" and rotated in range(width):
+    if name == "gptneox" and rotated in range(2, width):
         model.position.share = rotated / width
         same["rope.dimension_count"] = rotated
     if name == "mpt":

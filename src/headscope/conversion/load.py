@@ -47,10 +47,11 @@ def load(
     given = None if path is None else str(path)
     if step is not None:
         given = f"{given or ''}@{step}"
+    chosen = checkpoint.pick_device(str(device))  # fails before the slow part
     loaded = None if given is None else load_foreign(given)
     if loaded is None:
-        loaded = trained.load(checkpoint.find(given), device=device)
-    loaded.model.to(checkpoint.pick_device(device))
+        loaded = trained.load(checkpoint.find(given), device=chosen)
+    loaded.model.to(chosen)
     return loaded.typed(begin=begin, special=special)
 
 

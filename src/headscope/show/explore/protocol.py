@@ -28,8 +28,8 @@ class ExamplesRequest(OpenRequest):
 
 @dataclass(kw_only=True)
 class SwitchedText(OpenRequest):
-    """A text or token ids, its model, and the heads that are off, at their mean, or at half. The
-    text is read as `Tokenizer.typed` says for `begin`, `special` and `question`."""
+    """A text or token ids, its model, and the heads that are off, at their mean, or at half.
+    `begin`, `special` and `question` are the options of `Tokenizer.typed`."""
 
     text: str | None = None
     tokens: list[Count] | None = None
