@@ -37,6 +37,8 @@ Decider = dict[str, Any]
 "L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`. *Deciders*
 is our word for what papers call the total effects of parts, by mean or zero ablation (Vig 2020)."""
 
+ROWS = 128
+"""Number of tokens that are computed at once without a part: a page can stop between two steps."""
 TEXTS = 16
 """Number of repeated random texts: fewer than in a report, as they are measured once per head."""
 
@@ -204,18 +206,31 @@ def mean_outputs(model: GPT, inputs: Tensor) -> list[Tensor]:
     return [total / inputs.numel() for total in sums]
 
 
+def parts_of(model: GPT) -> list[str]:
+    """The names of all heads and feed-forward networks, layer by layer."""
+    return [
+        part
+        for layer, block in enumerate(model.blocks)
+        for part in (
+            *(f"L{layer}H{head}" for head in range(block.attention.heads)),
+            *([] if block.feed_forward is None else [f"L{layer} feed-forward"]),
+        )
+    ]
+
+
 @torch.no_grad()
 def without_parts(
     model: GPT,
     tokens: Tensor,
     forward_pass: ForwardPass,
+    parts: Sequence[str],
     position: int,
     token: int,
     by: By = "mean",
 ) -> Iterator[list[Decider]]:
-    """Switches off each part of a model alone, on one text, tokens (1, T), whose forward pass is
-    given, and computes all layers after it again: the total effect of the part (Vig 2020). Yields,
-    by layer, the probability of `token` after `position`, with and without each part.
+    """Switches off each of `parts` alone, on one text, tokens (1, T), whose forward pass is given,
+    and computes all layers after it again: the total effect of the part (Vig 2020). Yields, for a
+    few parts at a time, the probability of `token` after `position`, with and without each part.
 
     `direct_effects` has the share of this effect that no later layer passes on."""
     mask = model.document_mask(tokens)  # (1, 1, T, T): the same for all parts
@@ -225,24 +240,31 @@ def without_parts(
         return logits.cpu().double().softmax(dim=-1)[:, token].tolist()
 
     [probability] = probabilities(forward_pass.residual[-1])
-    for layer, block in enumerate(model.blocks):
-        outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
-        heads = torch.arange(block.attention.heads, device=tokens.device)
-        new, new_fed = torch.zeros_like(outputs[0]), torch.zeros_like(fed)  # (H, D), (1, T, C)
-        if by == "mean":
-            new, new_fed = outputs.mean(dim=0), fed.mean(dim=1, keepdim=True)
-        parts = [f"L{layer}H{head}" for head in heads.tolist()]
+    at_once = max(1, ROWS // tokens.size(1))
+    for start in range(0, len(parts), at_once):
+        chosen = parts[start : start + at_once]
+        x = forward_pass.residual[0][:0]  # (P, T, C): the outputs without the parts so far
+        names: list[str] = []
         with evaluating(model):
-            with replaced_heads(block.attention, heads, new[:, None]):
-                x = forward_pass.residual[layer].expand(len(heads), -1, -1)
-                x = block(x, model.position, mask=mask)
-            if block.feed_forward is not None:
-                parts.append(f"L{layer} feed-forward")
-                attended = forward_pass.residual[layer] + forward_pass.attended[layer]
-                x = torch.cat([x, attended + new_fed])  # (P, T, C)
-            for later in model.blocks[layer + 1 :]:
-                x = later(x, model.position, mask=mask)
+            for layer, block in enumerate(model.blocks):
+                after = block(x, model.position, mask=mask) if names else x
+                every = range(block.attention.heads)
+                heads = [head for head in every if f"L{layer}H{head}" in chosen]
+                outputs, fed = forward_pass.outputs[layer][0], forward_pass.fed[layer]
+                changed = [after]
+                if heads:
+                    new = outputs[:, heads].mean(dim=0) if by == "mean" else outputs[0, heads] * 0
+                    of_heads = torch.tensor(heads, device=x.device)
+                    with replaced_heads(block.attention, of_heads, new[:, None]):
+                        expanded = forward_pass.residual[layer].expand(len(heads), -1, -1)
+                        changed.append(block(expanded, model.position, mask=mask))
+                if (network := f"L{layer} feed-forward") in chosen:
+                    new = fed.mean(dim=1, keepdim=True) if by == "mean" else torch.zeros_like(fed)
+                    attended = forward_pass.residual[layer] + forward_pass.attended[layer]
+                    changed.append(attended + new)
+                x = torch.cat(changed)
+                names += [f"L{layer}H{head}" for head in heads] + [network] * (network in chosen)
         yield [
             {"part": part, "probability": probability, "without": without}
-            for part, without in zip(parts, probabilities(x), strict=True)
+            for part, without in zip(names, probabilities(x), strict=True)
         ]

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from headscope.analysis.ablation import By, Decider, without_parts
+from headscope.analysis.ablation import By, Decider, parts_of, without_parts
 from headscope.analysis.activations import Activations, predict
 from headscope.analysis.circuits import copying_scores, has_matrices
 from headscope.analysis.direct_effects import HeadWrites, fold_norm, norm_scale
@@ -140,20 +140,34 @@ class Reading(Activations):
         token is least likely comes first. The default token is the most likely one.
 
         Raises UserError if there is no such position or token, or for another `by`."""
-        rows = chain.from_iterable(self.deciders_by_layer(position, token, by=by))
+        rows = chain.from_iterable(self.deciders_so_far(position, token, by=by))
         return data_frame(sorted(rows, key=lambda row: row["without"]))
 
-    def deciders_by_layer(
+    def deciders_so_far(
         self, position: int = -1, token: str | int | None = None, *, by: By = "mean"
     ) -> Iterator[list[Decider]]:
-        """Yields the `deciders` in each layer, while they are measured."""
+        """Yields the `deciders` while they are measured, a few at a time. The parts that add most
+        to the logit of the token directly, with either sign, come first."""
         if by not in get_args(By):
             raise UserError(f"by={by!r}: choose mean or zero")
         position = self.position(position)
         wanted = self._most_likely(position) if token is None else self.tokenizer.only_token(token)
         label, tokens = self.tokenizer.label(wanted), self.tokens[None]
-        for rows in without_parts(self.model, tokens, self.forward_pass, position, wanted, by):
+        with torch.no_grad():
+            direct = self._direct(position, wanted)
+        parts = sorted(parts_of(self.model), key=lambda part: -abs(direct[part]))
+        options: Any = (position, wanted, by)
+        for rows in without_parts(self.model, tokens, self.forward_pass, parts, *options):
             yield [{"token": label, **row} for row in rows]
+
+    def _direct(self, position: int, token: int) -> dict[str, float]:
+        """What each term of the residual stream adds to the logit of a token directly, minus its
+        mean over the vocabulary."""
+        model, weight = self.model, self.model.head.weight
+        scale = norm_scale(model.norm, self.residual[-1, position])
+        direction = fold_norm(model.norm, weight[token] - weight.mean(dim=0)) * scale
+        terms = self.terms(len(model.blocks), position)
+        return {name: float(term @ direction) for name, term in terms.items()}
 
     @torch.no_grad()
     def writes(self, head: str, position: int = -1, *, count: int = 10) -> HeadWrites:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from headscope.analysis.ablation import parts_of
 from headscope.analysis.head_outputs import (
     head_outputs,
     measure_replacements,
@@ -66,12 +67,14 @@ class Explorer(Reader):
 
     @torch.no_grad()
     def deciders(self, request: DecidersRequest) -> Iterator[dict[str, Any]]:
-        """Yields an entry for each layer. Its `rows` say how likely the token `target`, by default
-        the most likely one, is without each part (see `Reading.deciders`). Raises UserError if the
-        request does not fit the model."""
+        """Yields entries whose `rows` say how likely the token `target`, by default the most likely
+        one, is without some of the parts (see `Reading.deciders_so_far`), and whose `share` of the
+        parts has been measured. Raises UserError if the request does not fit the model."""
         _, _, reading = self.forward(request)
-        for rows in reading.deciders_by_layer(request.position, request.target, by=request.by):
-            yield {"rows": rows}
+        every, done = len(parts_of(reading.model)), 0
+        for rows in reading.deciders_so_far(request.position, request.target, by=request.by):
+            done += len(rows)
+            yield {"rows": rows, "share": done / every}
 
     def why(self, request: WhyRequest) -> dict[str, Any]:
         """How a head computes a weight, and why (see `headscope.analysis.why.explanation`). Raises

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock, Thread
+from time import perf_counter
 from typing import Any
 from zlib import crc32
 
 from torch import Tensor
 
+from headscope.analysis.ablation import parts_of
 from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.record import HeadRecord, unmeasured
 from headscope.conversion.load import foreign_path, load
@@ -20,6 +22,8 @@ from headscope.data.own_files import TextFiles
 from headscope.errors import UserError, first_line
 from headscope.trained import TrainedModel, checkpoint
 
+TIMED = 128
+"""Number of tokens whose computation is timed."""
 MAX_STEPS = 3
 """Maximum number of kept steps in memory."""
 
@@ -69,6 +73,25 @@ class OpenModel:
         windows = self.loaded.validation_windows()
         found = find_examples(self.loaded.model, windows, self.loaded.tokenizer)
         return shown_examples(found, windows, "the validation split")
+
+    @cached_property
+    def seconds_per_token(self) -> float:
+        """How long the first block needs for a token, if it computes many at once."""
+        model = self.loaded.model
+        length = min(model.block_size, TIMED // 8)
+        x = model.embedding.weight.new_zeros(8, length, model.embedding.weight.size(1))
+        times = []
+        for _ in range(4):
+            start = perf_counter()
+            model.blocks[0](x, model.position).sum().item()  # waits for a GPU
+            times.append(perf_counter() - start)
+        return min(times) / (8 * length)
+
+    def deciders_seconds(self, tokens: int) -> float:
+        """How long it takes to find which part decides in a text: see `without_parts`."""
+        model = self.loaded.model
+        computed = len(parts_of(model)) * (len(model.blocks) + 1) / 2  # blocks for each token
+        return self.seconds_per_token * computed * tokens
 
     @cached_property
     def labels(self) -> list[str]:

@@ -189,6 +189,7 @@ class Reader:
             "loss": reading.loss(),
             "position": position,
             "target": chosen.named(target),
+            "deciders_seconds": chosen.deciders_seconds(len(text.tokens)),
             **likely(chosen, logits, request, request.also),
         }
 

@@ -1,62 +1,68 @@
-// Controls that several panels of the page have.
+// Controls that several cards of the page have.
 
-import { labelled, make } from "./viewer/dom.js";
+import { Component, Field, html } from "./viewer/html.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
-/** A labelled field for a number, null if it is empty and `optional`. Returns a function that shows a value. */
-export function numberField(parent, { label, optional, change, ...limits }) {
-  const field = labelled(parent, label, "input", { type: "number", placeholder: optional && TEXTS.off, ...limits });
-  field.addEventListener("change", () => {
-    const empty = field.value === "";
-    if (field.checkValidity() && (optional || !empty)) change(empty ? null : Number(field.value));
-    else field.reportValidity();
-  });
-  return (value) => {
-    if (document.activeElement !== field) field.value = value ?? "";
-  };
+const PAUSE = 1500; // ms
+
+/** A labelled field for a number, null if it is empty and `optional`. While it has the focus, its value stays. */
+export class NumberField extends Component {
+  setField = (field) => { this.field = field; };
+
+  componentDidMount() { this.show(); }
+  componentDidUpdate() { this.show(); }
+  show() {
+    if (document.activeElement !== this.field) this.field.value = this.props.value ?? "";
+  }
+
+  render({ value, optional, change, ...limits }) {
+    const changed = ({ target }) => {
+      const empty = target.value === "";
+      if (target.checkValidity() && (optional || !empty)) change(empty ? null : Number(target.value));
+      else target.reportValidity();
+    };
+    return html`<${Field} tag="input" type="number" placeholder=${optional && TEXTS.off} field=${this.setField}
+      onChange=${changed} ...${limits} />`;
+  }
 }
 
-/** A labelled switch. Returns a function that shows whether it is `on`, and hides it unless it is `possible`. */
-export function switchField(parent, label, change) {
-  const field = labelled(parent, label, "input", { type: "checkbox", change: () => change(field.checked) });
-  return (on, possible) => {
-    field.checked = on;
-    field.parentElement.hidden = !possible;
-  };
-}
+/** A labelled switch, hidden unless it is `possible`. */
+export const Switch = ({ label, on, possible, change }) => html`<${Field} label=${label} tag="input" type="checkbox"
+  hidden=${!possible} checked=${on} onChange=${({ target }) => change(target.checked)} />`;
 
-/** Disables or enables a button. The focus moves to `next` if it would be lost. */
-export function disable(element, disabled, next) {
-  if (disabled && element === document.activeElement) next.focus();
-  element.disabled = disabled;
+/** A field for a text. Calls `type(text, begins)` at each key press. `begins` is true for the first one since the field
+    was entered, another text was shown, or the person paused: Undo undoes all typing since then. */
+export class TextField extends Component {
+  typing = false;
+  setField = (field) => { this.field = field; };
+
+  componentDidMount() { this.show(); }
+  componentDidUpdate() { this.show(); }
+  show() {
+    const { field, props: { text } } = this;
+    if (field.value === text) return;
+    field.value = text;
+    field.scrollTop = field.scrollHeight; // the end of what the model writes
+    this.typing = false;
+  }
+
+  render({ text, type, ...attributes }) {
+    const typed = () => {
+      type(this.field.value, !this.typing);
+      this.typing = true;
+      clearTimeout(this.pause);
+      this.pause = setTimeout(() => { this.typing = false; }, PAUSE);
+    };
+    return html`<textarea spellcheck=${false} dir="auto" ref=${this.setField} onInput=${typed}
+      onBlur=${() => { this.typing = false; }} ...${attributes}></textarea>`;
+  }
 }
 
 /** Marks the characters that the vocabulary lacks where they stand in the text. */
-export function markUnknown(notes, text, unknown) {
-  if (unknown.length === 0) return;
-  notes.append(TEXTS.unknown);
+export function Unknown({ text, unknown }) {
+  if (unknown.length === 0) return null;
   const characters = Array.from(text); // whole ones, as the server counts
-  let end = 0;
-  for (const { at, label } of unknown) {
-    notes.append(characters.slice(end, at).join(""));
-    make(notes, "mark", {}, label);
-    end = at + 1;
-  }
-  notes.append(characters.slice(end).join(""));
-}
-
-const waiting = new WeakMap(); // boxes to draw when their button is no longer pressed: it would lose the click
-
-/** Draws the buttons of a box again. The focus stays at its place, or moves to `next` without buttons. */
-export function redraw(box, draw, next) {
-  clearTimeout(waiting.get(box));
-  if (box.querySelector("button:active")) {
-    waiting.set(box, setTimeout(() => redraw(box, draw, next), 50));
-    return;
-  }
-  const place = [...box.querySelectorAll("button")].indexOf(document.activeElement);
-  box.replaceChildren();
-  draw();
-  const buttons = box.querySelectorAll("button");
-  if (place >= 0) (buttons[Math.min(place, buttons.length - 1)] ?? next)?.focus();
+  const before = unknown.map(({ at }, number) => characters.slice(number && unknown[number - 1].at + 1, at).join(""));
+  return html`${TEXTS.unknown}${unknown.map(({ label }, number) => html`${before[number]}<mark>${label}</mark>`)}${
+    characters.slice(unknown.at(-1).at + 1).join("")}`;
 }

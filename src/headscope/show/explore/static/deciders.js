@@ -3,158 +3,165 @@
 
 import { switchesOf } from "./address.js";
 import { stream } from "./api.js";
-import { keptSteps, runOf } from "./models.js";
-import { button, card, explain, fill, labelled, make, radios } from "./viewer/dom.js";
+import { keptSteps } from "./models.js";
+import { mainOf, runOf } from "./session.js";
 import { GLOSSARY } from "./viewer/glossary.js";
-import { list, percentText } from "./viewer/next.js";
+import { Button, Card, Field, Options, Radios, Rows, html } from "./viewer/html.js";
+import { percentText } from "./viewer/next.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
-const LISTED = 6;
+const LISTED = 5; // heads, and networks
 const DECISIVE = 0.9; // a head decides if this share of the probability or less is left without it
 const SMALLEST = 0.01; // a change of the probability that is listed
-const LARGE = 2 ** 35; // a model with this many parameters x layers x heads x tokens is asked on request only
+const SOON = 3; // seconds: what takes longer is asked on request only
 
 const isHead = ({ part }) => /^L\d+H\d+$/.test(part);
 const falls = ({ probability, without }) => probability - without >= SMALLEST;
 const rises = ({ probability, without }) => without - probability >= SMALLEST;
-const shares = ({ probability, without }) => [probability, without].map(percentText);
-const change = (row) => ({
-  note: shares(row).join(" → ").replaceAll(" ", "\u00a0"),
-  share: Math.abs(row.probability - row.without), sign: row.probability > row.without ? "less" : "more",
-});
+const shares = ({ probability, without }) => [probability, without].map((share) => percentText(share).replace(" ", "\u00a0"));
+const size = ({ probability, without }) => Math.abs(probability - without);
 
-export function createDeciders(parent, actions) {
-  const section = card(parent, "deciders-card", TEXTS.deciders);
-  const heading = section.querySelector("h3");
-  const about = make(section, "p", { class: "quiet" });
-  const ways = make(section, "fieldset", { class: "views", "aria-label": TEXTS.by });
-  const showBy = radios(ways, "by", TEXTS.bys, (by) => actions.change({ by }));
-  const verdict = make(section, "p", { class: "effect" });
-  const partRows = make(section, "div", { class: "rows" });
-  const find = button(section, TEXTS.findDeciders, () => run(find, findParts));
-  const ofPart = labelled(section, TEXTS.ofPart, "select", { change: () => listSteps() });
-  const stepRows = make(section, "div", { class: "rows" });
-  const since = button(section, COMMON.since, () => run(since, findSteps));
-  const status = make(section, "p", { class: "notes", role: "status" });
-  let main = null; // the reading that is asked about
-  let by = "mean"; // what replaces the output of a part
-  let asked = ""; // the question that the list answers
-  let asking = null; // ends the request that is on its way
-  let found = []; // the parts at the kept steps, ranked
+// ---- What is asked ---------------------------------------------------------------------------------
 
-  /** Runs the work of a button, and says how it ends. */
-  async function run(asker, work) {
-    const mine = asking = new AbortController();
-    asker.hidden = true;
-    section.classList.add("asking");
-    try {
-      status.textContent = await work(mine.signal) ?? "";
-    } catch (error) {
-      if (mine.signal.aborted) return;
-      status.textContent = error.message;
-      asker.hidden = false;
-      if (asker === find) listParts([]);
-    }
-    if (asking !== mine) return;
-    asking = null;
-    section.classList.remove("asking");
+/** What a reading asks of `model`, or of all steps of its run. */
+const asked = ({ request, answer: { ids, position, target } }, by, model) =>
+  JSON.stringify([by, model, ids, position, target.id, switchesOf(request)]);
+const isShort = ({ answer: { history } }, by) => by === "mean" && history.labels.length < 2;
+
+/** The question which part decides, or null if nobody asks it. */
+export function decidersQuestion(session) {
+  const { page: { by }, wanted } = session;
+  const main = mainOf(session);
+  if (!main || isShort(main, by)) return null;
+  const question = asked(main, by, main.about.name);
+  return main.answer.deciders_seconds < SOON || wanted.deciders === question ? question : null;
+}
+
+/** The same for each kept step. */
+export function keptQuestion(session) {
+  const { page: { by }, wanted } = session;
+  const main = mainOf(session);
+  const question = main && asked(main, by, runOf(main.about.name));
+  return question && wanted.kept === question ? question : null;
+}
+
+/** All parts of a model, those without which the token is least likely first. Shows what is known so far. */
+async function partsOf({ main, by, model }, signal, show) {
+  const { request, answer: { position, target } } = main;
+  let parts = [];
+  for await (const { rows, share } of stream("deciders", { ...request, model, position, target: target.id, by }, signal)) {
+    signal.throwIfAborted();
+    parts = [...parts, ...rows].sort((a, b) => a.without - b.without);
+    show(parts, share);
   }
+  return parts;
+}
 
-  /** Ends the request that is on its way. Its question is then asked again. */
-  function stop() {
-    asking?.abort();
-    if (asking) asked = "";
-    asking = null;
-    section.classList.remove("asking");
+/** Answers the question which part decides: {model, by, label, parts, share}. */
+export async function decidersOf(session, signal, show) {
+  const { page: { by }, reading: { value: { main } } } = session;
+  const value = { by, model: main.about.name, label: main.answer.target.label };
+  const parts = await partsOf({ main, ...value }, signal, (found, share) => show({ ...value, parts: found, share }));
+  return { ...value, parts, share: 1 };
+}
+
+/** Answers it for each kept step: {at, steps}, where `at` says how far it is. */
+export async function keptOf(session, signal, show) {
+  const { page: { by }, reading: { value: { main } } } = session;
+  const steps = [];
+  for (const { name, step } of keptSteps(main.about)) {
+    const at = COMMON.step(step);
+    const parts = await partsOf({ main, by, model: name }, signal,
+      (found, share) => show({ at: `${at}, ${percentText(share)}`, steps: [...steps] }));
+    steps.push({ model: name, step: at, parts });
   }
+  return { at: "", steps };
+}
 
-  /** Whether the parts of the model are switched off on request only. */
-  const isLarge = ({ about: { parameters, layers, heads }, answer: { history: { labels } } }) =>
-    parameters * layers * heads * labels.length >= LARGE;
+// ---- What is shown ---------------------------------------------------------------------------------
 
-  /** All parts of a model, ranked. Shows the progress after the words `at`. */
-  async function partsOf(model, signal, at = "") {
-    const { request, about: { layers }, answer: { position, target } } = main;
-    const parts = [];
-    for await (const { rows } of stream("deciders", { ...request, model, position, target: target.id, by }, signal)) {
-      signal.throwIfAborted();
-      parts.push(rows);
-      if (at || isLarge(main)) status.textContent = at + TEXTS.layerOf(parts.length, layers);
-    }
-    return parts.flat().sort((a, b) => a.without - b.without);
-  }
+/** The head that the sentence names, as a row, or null. */
+const headOf = (parts) => parts.filter(isHead).sort((a, b) => size(b) - size(a))[0] ?? null;
 
-  async function findParts(signal) {
-    const parts = await partsOf(main.about.name, signal);
-    const listed = [...parts.filter(falls), ...parts.filter(rises).reverse()];
-    const [head] = parts.filter(isHead).sort((a, b) => change(b).share - change(a).share);
-    const decides = falls(head) && head.without <= DECISIVE * head.probability;
-    const say = decides ? TEXTS.decides : rises(head) ? TEXTS.holdsBack : TEXTS.noneDecides;
-    const [before, after] = shares(head).map((share) => share.replace(" ", "\u00a0"));
-    const words = say(head.part, by, before, after);
-    listParts(listed.slice(0, LISTED), words);
-    since.hidden = [0, 1, found.length].includes(keptSteps(main.about).length);
-    actions.suggest(before === after ? null : head.part); // the head that the words name
-  }
+/** The head that decides, as far as is known, or null. */
+export function decidingHead(session) {
+  const { deciders: { value, of } } = session;
+  const head = value && of === decidersQuestion(session) ? headOf(value.parts) : null;
+  const [before, after] = head ? shares(head) : [];
+  return before === after ? null : head.part;
+}
 
-  async function findSteps(signal) {
-    found = [];
-    for (const { name, step } of keptSteps(main.about)) {
-      const at = COMMON.step(step);
-      found.push({ model: name, step: at, parts: await partsOf(name, signal, `${at}, `) });
-      listSteps();
-    }
-  }
+const bar = (row) => ({ share: size(row), sign: row.probability > row.without ? "less" : "more" });
 
-  function listParts(parts, says = "") {
-    const { label } = main.answer.target;
-    verdict.textContent = says;
-    list(partRows, parts.map((row) => ({
-      text: row.part, ...change(row), click: isHead(row) ? () => actions.open(row.part) : undefined,
+export function Deciders({ session, tell, actions }) {
+  const { page: { by }, view, reading: { value: reading }, deciders, kept, wanted } = session;
+  if (!reading) return null;
+  const { main } = reading;
+  const { about, heads, answer: { target: { label } } } = main;
+  const short = isShort(main, by);
+  const question = asked(main, by, about.name);
+  const isAsked = !mainOf(session) || decidersQuestion(session) !== null;
+  const value = deciders.value;
+  const shown = value && !short && isAsked && !deciders.problem && runOf(value.model) === runOf(about.name) ? value : null;
+  const asking = deciders.busy || kept.busy || (shown && deciders.of !== question);
+
+  return html`<${Card} name="deciders-card" look=${asking ? "asking" : ""} label=${TEXTS.deciders} title=${TEXTS.decidersOf(label)}
+      about=${TEXTS.aboutDeciders(by)}
+      more=${html`<fieldset class="views" aria-label=${TEXTS.by}><${Radios} name="by" options=${TEXTS.bys} value=${by}
+        choose=${(chosen) => tell("changed", { by: chosen })} /></fieldset>`}>
+    <p class="quiet">${short ? TEXTS.noMean : heads.length > 0 && TEXTS.withHeads(heads)}</p>
+    ${shown && html`<${Found} ...${shown} opened=${view.head} open=${actions.open} />`}
+    <${Button} text=${TEXTS.findDeciders} hidden=${short || (isAsked && !deciders.problem)}
+      click=${() => actions.want("deciders", question)} />
+    <${Steps} session=${session} tell=${tell} want=${actions.want} complete=${shown?.share === 1} />
+    <p class="notes" role="status">${(deciders.problem ?? kept.problem)?.message}</p>
+  <//>`;
+}
+
+/** The parts that decide: a sentence, and two lists. */
+function Found({ parts, by, label, share, opened, open }) {
+  const head = headOf(parts);
+  const decides = head && falls(head) && head.without <= DECISIVE * head.probability;
+  const say = decides ? TEXTS.decides : head && rises(head) ? TEXTS.holdsBack : TEXTS.noneDecides;
+  const named = head && html`<${Button} look="link" text=${head.part} tip=${TEXTS.opens(head.part)} click=${() => open(head.part)} />`;
+  const list = (title, ofKind) => {
+    const largest = parts.filter(ofKind).sort((a, b) => size(b) - size(a)).slice(0, LISTED)
+      .filter((row) => size(row) >= SMALLEST || row === head);
+    const rows = [...largest.filter((row) => !rises(row)), ...largest.filter(rises)].map((row) => ({
+      text: row.part.replace(" feed-forward", ""), note: TEXTS.change(shares(row)[1], by), ...bar(row),
+      click: isHead(row) ? () => open(row.part) : undefined, marked: row.part === opened,
       label: TEXTS.effectOf(row.part, by, label, falls(row), ...shares(row)),
-      tip: isHead(row) ? undefined : GLOSSARY.words["feed-forward"],
-    })));
-  }
-
-  function listSteps() {
-    const { about: { name }, answer: { target: { label } } } = main;
-    const parts = (found.at(-1)?.parts ?? []).map(({ part }) => [part, part]);
-    ofPart.parentElement.hidden = found.length === 0;
-    fill(ofPart, { "": [["", TEXTS.firstPart], ...parts] }, ofPart.value);
-    list(stepRows, found.map(({ model, step, parts: ranked }) => {
-      const row = ranked.find(({ part }) => part === ofPart.value) ?? ranked[0];
-      const part = (ofPart.value || falls(row)) && row.part;
-      return {
-        text: step, ...change(row),
-        note: ofPart.value ? change(row).note : part ? `${part}: ${change(row).note}` : shares(row)[0],
-        label: TEXTS.atStep(step, label, part, by, ...shares(row)),
-        click: () => actions.change({ model }), marked: model === name,
-      };
     }));
-  }
+    return html`<div><h4><span data-tip=${ofKind === isHead ? undefined : GLOSSARY.words["feed-forward"]}>${title}</span></h4>
+      <div class="rows">${rows.length ? html`<${Rows} rows=${rows} />` : html`<p class="quiet">${TEXTS.noChange}</p>`}</div></div>`;
+  };
+  return html`<p class="effect">${share < 1 && TEXTS.soFar}${head && say(named, by, ...shares(head))}</p>
+    <div class="blocks">${list(TEXTS.headList, isHead)}${list(TEXTS.networkList, (row) => !isHead(row))}</div>
+    <p class="quiet">${share < 1 && TEXTS.measuredSoFar(percentText(share))}</p>`;
+}
 
-  function show(state, newest) {
-    const { about: { name }, heads, request, answer: { ids, position, target, history } } = newest;
-    const question = JSON.stringify([state.by, runOf(name), ids, position, target.id, switchesOf(request)]);
-    const isSame = question === asked && name === main.about.name;
-    if (!isSame) stop();
-    if (question !== asked) found = [];
-    if (main && runOf(name) !== runOf(main.about.name)) listParts([]);
-    [main, asked, by] = [newest, question, state.by];
-    heading.replaceChildren(...TEXTS.decidersOf(target.label));
-    listSteps();
-    if (isSame) return;
-    actions.suggest(null);
-    const isShort = by === "mean" && history.labels.length < 2;
-    showBy(by);
-    explain(heading, TEXTS.aboutDeciders(by));
-    about.textContent = isShort ? TEXTS.noMean : heads.length ? TEXTS.withHeads(heads) : "";
-    status.textContent = "";
-    find.hidden = isShort || !isLarge(main);
-    since.hidden = true;
-    if (!isShort && find.hidden) run(find, findParts);
-    else listParts([]);
-  }
-
-  return { show, stop };
+/** The part without which the token is least likely, at each kept step. */
+function Steps({ session, tell, want, complete }) {
+  const { page: { by }, reading: { value: { main } }, kept, part } = session;
+  const { about: { name }, answer: { target: { label } } } = main;
+  const question = asked(main, by, runOf(name));
+  const steps = kept.of === question ? kept.value.steps : [];
+  const parts = (steps.at(-1)?.parts ?? []).map((row) => [row.part, row.part]);
+  const isAsked = session.wanted.kept === question && !kept.problem;
+  const rows = steps.map(({ model, step, parts: ranked }) => {
+    const row = ranked.find((each) => each.part === part) ?? ranked[0];
+    const named = (part || falls(row)) && row.part;
+    const note = named ? `${shares(row)[0]} ${TEXTS.change(shares(row)[1], by)}` : shares(row)[0];
+    return {
+      text: step, ...bar(row), note: named && !part ? `${named}: ${note}` : note, marked: model === name,
+      label: TEXTS.atStep(step, label, named, by, ...shares(row)), click: () => tell("changed", { model }),
+    };
+  });
+  return html`<${Field} label=${TEXTS.ofPart} hidden=${steps.length === 0}
+      onChange=${({ target }) => tell("selected", { part: target.value })}>
+      <${Options} groups=${{ "": [["", TEXTS.firstPart], ...parts] }} value=${part} /><//>
+    <div class="rows kept-rows"><${Rows} rows=${rows} /></div>
+    <${Button} text=${COMMON.since} hidden=${!complete || isAsked || keptSteps(main.about).length < 2}
+      click=${() => want("kept", question)} />
+    <p class="notes" role="status">${kept.busy && kept.value?.at}</p>`;
 }

@@ -1,11 +1,10 @@
 // The text: typed, or written by the model.
 
-import { button, card, make } from "./viewer/dom.js";
-import { disable, markUnknown, numberField, switchField } from "./controls.js";
-import { keptSteps, runOf } from "./models.js";
+import { NumberField, Switch, TextField, Unknown } from "./controls.js";
+import { keptSteps } from "./models.js";
+import { Button, Card, html } from "./viewer/html.js";
 import { COMMON, EXPERIMENTS, EXPLORE as TEXTS } from "./viewer/texts.js";
 
-const PAUSE = 1500; // ms
 const SAMPLING = {
   length: { min: 1, max: 10000, step: 1 },
   temperature: { min: 0, max: 100, step: "any" },
@@ -14,112 +13,51 @@ const SAMPLING = {
   seed: { min: 0, max: 2 ** 53 - 1, step: 1 },
 };
 
-/** A field for a text. Calls `type(text, begins)` at each key press. `begins` is true for the first one
-    since the field was entered, `show` set another text, or the person paused: Undo undoes all typing since then. */
-export function textField(parent, attributes, type) {
-  const field = make(parent, "textarea", { spellcheck: false, dir: "auto", ...attributes });
-  let typing = false;
-  let pause = 0;
-  field.addEventListener("input", () => {
-    type(field.value, !typing);
-    typing = true;
-    clearTimeout(pause);
-    pause = setTimeout(() => { typing = false; }, PAUSE);
+/** The experiments that fit a model, and its other examples. */
+function triesOf(about) {
+  return about.texts.flatMap((text) => {
+    const fitting = EXPERIMENTS.filter(({ text: own, layers = 1, vocabulary = 1, early }) => own === text
+      && about.layers >= layers && about.vocab_size >= vocabulary && (!early || keptSteps(about).length > 1));
+    return fitting.length ? fitting : [{ title: TEXTS.example(text), text }];
   });
-  field.addEventListener("blur", () => { typing = false; });
-  /** Shows a text. Returns whether it is another one. */
-  const show = (text) => {
-    if (field.value === text) return false;
-    field.value = text;
-    field.scrollTop = field.scrollHeight; // the end of what the model writes
-    typing = false;
-    return true;
-  };
-  return { field, show };
 }
 
-export function createEditor(parent, actions) {
-  const section = card(parent, "editor-card", TEXTS.text);
-  make(section.querySelector("h3"), "span", { class: "working" }, ` ${COMMON.working}`);
-  const { field, show: showText } = textField(section,
-    { rows: 3, "aria-label": TEXTS.text, placeholder: TEXTS.invitation },
-    (text, begins) => actions.change({ text }, begins));
-  const notes = make(section, "p", { class: "notes", role: "status" });
-  const buttons = make(section, "div", { class: "buttons" });
-  const write = button(buttons, TEXTS.write, () => (writing ? actions.stop() : actions.write()), { class: "action play" });
-  const one = button(buttons, TEXTS.one, () => actions.write(1));
-  const back = button(buttons, TEXTS.back, () => actions.back());
-  const undo = button(buttons, TEXTS.undo, () => actions.undo());
-  const question = switchField(buttons, TEXTS.question, (on) => actions.change({ question: on, text: field.value }, true));
-  const tries = make(section, "div", { class: "buttons tries" });
-  const task = make(section, "p", { class: "quiet task", role: "status" });
-  const sampling = make(section, "details", { class: "sampling" });
-  make(sampling, "summary", {}, TEXTS.howToSample);
-  const settings = make(sampling, "div", { class: "buttons" });
-  const reading = make(section, "details", { class: "sampling" });
-  make(reading, "summary", {}, TEXTS.howToRead);
-  const line = make(reading, "div", { class: "buttons" });
-  const reads = ["begin", "special"].map((name) => [name,
-    switchField(line, TEXTS.reads[name], (on) => actions.change({ [name]: on, text: field.value }, true))]);
-  const shows = Object.entries(SAMPLING).map(([name, options]) => [name, numberField(settings,
-    { label: TEXTS.sampling[name], ...options, change: (value) => actions.change({ [name]: value }) })]);
+export function Editor({ session, tell, actions }) {
+  const { page, reading, task, writes, says, earlier } = session;
+  const { main } = reading.value ?? {};
+  const text = page.text ?? main?.answer.text ?? "";
+  const { can, typed, texts = [] } = main?.about ?? { can: {}, typed: {} };
+  const read = (name) => (on) => tell("changed", { [name]: on, text }, true);
+  const problem = (reading.problem ?? says)?.message;
+  return html`<${Card} name="editor-card" label=${TEXTS.text} title=${[TEXTS.text, html`<span class="working"> ${COMMON.working}</span>`]}>
+    <${TextField} text=${text} rows="3" aria-label=${TEXTS.text} placeholder=${TEXTS.invitation}
+      type=${(typing, begins) => tell("changed", { text: typing }, begins)} />
+    <p class="notes ${problem ? "error" : ""}" role="status">${problem ?? (main && html`<${Notes} main=${main} />`)}</p>
+    <div class="buttons">
+      <${Button} look="action play" text=${writes > 1 ? TEXTS.stop : TEXTS.write}
+        click=${() => (writes > 1 ? tell("writing", 0) : actions.write())} />
+      <${Button} text=${TEXTS.one} hidden=${writes > 1} click=${() => actions.write(1)} />
+      <${Button} text=${TEXTS.back} disabled=${!main || main.answer.ids.length < 2} click=${() => actions.back()} />
+      <${Button} text=${TEXTS.undo} disabled=${earlier.length === 0} click=${() => tell("undone")} />
+      <${Switch} label=${TEXTS.question} on=${page.question} possible=${can.question} change=${read("question")} />
+    </div>
+    <div class="buttons tries">${texts.length > 0 && TEXTS.tries}${main && triesOf(main.about).map((experiment) => html`
+      <${Button} text=${experiment.title} click=${() => actions.start(experiment)} />`)}</div>
+    <p class="quiet task" role="status">${task?.text === text && task.task}</p>
+    <details class="sampling"><summary>${TEXTS.howToSample}</summary><div class="buttons">${
+      Object.entries(SAMPLING).map(([name, options]) => html`<${NumberField} label=${TEXTS.sampling[name]} ...${options}
+        value=${page[name]} change=${(value) => tell("changed", { [name]: value })} />`)}</div></details>
+    <details class="sampling" hidden=${!can.begin && !can.special}><summary>${TEXTS.howToRead}</summary><div class="buttons">${
+      ["begin", "special"].map((name) => html`<${Switch} label=${TEXTS.reads[name]} on=${page[name] ?? typed[name]}
+        possible=${can[name]} change=${read(name)} />`)}</div></details>
+  <//>`;
+}
 
-  let offered = null; // the run whose experiments are offered
-  let tried = null; // the text of the experiment
-  let writing = false;
-
-  /** Offers the experiments that fit the model, and its other examples. */
-  function showTries(about) {
-    if (runOf(about.name) === offered) return;
-    offered = runOf(about.name);
-    tries.replaceChildren(about.texts.length ? TEXTS.tries : "");
-    for (const text of about.texts) {
-      const fitting = EXPERIMENTS.filter(({ text: own, layers = 1, vocabulary = 1, early }) => own === text
-        && about.layers >= layers && about.vocab_size >= vocabulary && (!early || keptSteps(about).length > 1));
-      for (const experiment of fitting.length ? fitting : [{ title: TEXTS.example(text), text }]) {
-        button(tries, experiment.title, () => {
-          task.textContent = experiment.task ?? "";
-          tried = text;
-          actions.start(experiment);
-        });
-      }
-    }
-  }
-
-  return {
-    show(state, { about, request, answer }) {
-      showTries(about);
-      if (answer.text !== tried) task.textContent = "";
-      for (const [name, showValue] of shows) showValue(state[name]);
-      question(state.question, about.can.question);
-      reading.hidden = !(about.can.begin || about.can.special);
-      for (const [name, showOn] of reads) showOn(state[name] ?? about.typed[name], about.can[name]);
-      showText(state.text ?? answer.text);
-      disable(undo, !actions.canUndo(), field);
-      disable(back, answer.ids.length < 2, field);
-      notes.replaceChildren();
-      notes.classList.remove("error");
-      const { labels } = answer.history;
-      const cut = answer.ids.length - labels.length;
-      if (cut > 0) notes.append(TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40)));
-      if (answer.split) notes.append(TEXTS.split);
-      if (labels.length > 1 && labels.at(-1) === "·" && about.vocab_size > 300) notes.append(TEXTS.endsWithSpace);
-      markUnknown(notes, request.text, answer.unknown);
-    },
-
-    showWriting(on) {
-      writing = on;
-      write.textContent = on ? TEXTS.stop : TEXTS.write;
-      one.hidden = on;
-      // Otherwise, screen readers would read a sentence for each token.
-      document.querySelector(".says").setAttribute("aria-live", on ? "off" : "polite");
-    },
-
-    say(error) {
-      if (error.name === "AbortError") return;
-      undo.disabled = !actions.canUndo();
-      notes.textContent = error.message;
-      notes.classList.add("error");
-    },
-  };
+/** What one should know of how the text was read. */
+function Notes({ main: { about, request, answer } }) {
+  const { ids, split, unknown, history: { labels } } = answer;
+  const cut = ids.length - labels.length;
+  return html`${cut > 0 && TEXTS.cut(cut, about.block_size, answer.text.slice(0, 40))}${split && TEXTS.split}${
+    labels.length > 1 && labels.at(-1) === "·" && about.vocab_size > 300 && TEXTS.endsWithSpace}
+    <${Unknown} text=${request.text} unknown=${unknown} />`;
 }

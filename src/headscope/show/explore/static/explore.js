@@ -1,145 +1,182 @@
 // The page to play with: type a text, let the model write, switch heads, patch, compare, keep.
 
 import { EMPTY, codec, readsOf, samplingOf, switchesOf } from "./address.js";
+import { createAnswers } from "./answers.js";
 import { ask } from "./api.js";
-import { createBars } from "./bars.js";
+import { Bars } from "./bars.js";
+import { Deciders, decidersOf, decidersQuestion, decidingHead, keptOf, keptQuestion } from "./deciders.js";
+import { Editor } from "./editor.js";
+import { Models, keptSteps } from "./models.js";
+import { Patch, effectsOf, effectsQuestion, patchOf, patchQuestion } from "./patch.js";
+import { EVENTS, begin, mainOf, questionOf, runOf } from "./session.js";
+import { Switches, switchedGroups, writtenOf, writtenQuestion } from "./switches.js";
 import { make } from "./viewer/dom.js";
-import { createDeciders } from "./deciders.js";
-import { createEditor } from "./editor.js";
-import { createModels, keptSteps, runOf } from "./models.js";
-import { createPatch } from "./patch.js";
-import { createAddress, headNumber, viewCodec } from "./viewer/state.js";
+import { draw, html } from "./viewer/html.js";
+import { createAddress, viewCodec } from "./viewer/state.js";
 import { createStore, runOf as shownRun, streamOf } from "./viewer/store.js";
-import { createSwitches, switchedGroups } from "./switches.js";
 import { BAR, EXPLORE as TEXTS } from "./viewer/texts.js";
 import { createViewer } from "./viewer/viewer.js";
 import { createWriting } from "./writing.js";
 
+// ---- The session -----------------------------------------------------------------------------------
+
+let session = null;
+let waiting = false; // whether the page is drawn soon
+let drawing = 0; // a timer: while a button is pressed, nothing moves below the pointer
+let shown = null; // the reading that the viewer shows
+let serial = 0; // counts the readings, so that their parts have different keys
+
 const address = createAddress(window, "x.", codec);
-let chosen = true; // whether the person has chosen the opened head
-let suggested = null; // the head that the page names as the one that decides, or null
 const viewAddress = createAddress(window, "v.", {
-  fromTexts: (texts) => {
-    chosen = "head" in texts;
+  fromTexts(texts) {
+    if (session) tell("opened", "head" in texts);
     return viewCodec.fromTexts(texts);
   },
-  toTexts: (state) => viewCodec.toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) }),
+  toTexts(state) {
+    const { chosen } = session ?? { chosen: true };
+    return viewCodec.toTexts({ ...state, run: null, text: null, step: null, ...(chosen ? {} : { head: null }) });
+  },
 });
-let timer = null; // of the next question whether heads are measured
-const answers = {}; // promises of what is asked for once
-let state = address.read();
-let view = viewAddress.read(); // the state of the viewer
-let follow = view.token === null; // whether the selected token is the last one
-let main = null; // the reading that is shown
-let reference = null; // a second reading to compare `main` with: all heads on, or another model
-let reading = null; // ends the requests for the newest reading
-let pending = null; // the promise of the newest reading
-let unchecked = true; // whether the state may have values of the address that the model refuses
-let retyped = false; // whether the text differs from that of `main`
-let current = false; // whether `main` is a reading of the current state
-let serial = 0; // counts the readings
+session = begin(address.read(), viewAddress.read());
 
-// ---- The page ------------------------------------------------------------------------------------
+/** Changes the session by an event. All that follows from it is asked and shown soon. */
+function tell(event, ...details) {
+  session = { ...session, ...EVENTS[event](session, ...details) };
+  if (!waiting) queueMicrotask(follow);
+  waiting = true;
+}
 
-const now = () => state;
-const readings = () => [main, reference].filter(Boolean); // the viewer shows them as runs with one step
-const writing = createWriting({
-  now, change, settled, shown: () => ({ main, reference }), view: () => ({ head: view.head, walk: view.walk }),
-  say: (error) => editor.say(error), showWriting: (on) => editor.showWriting(on),
-});
-const actions = { ...writing, now, change, start, suggest, open };
+const answers = createAnswers(tell);
+
+/** Asks and shows what follows from the session. */
+function follow() {
+  waiting = false;
+  const { page, reading, writes, view, measured: named } = session;
+  if (!writes) writing.stop();
+  answers.ask("reading", JSON.stringify([questionOf(session), view.head && layerOf(view.head), named]), read);
+  answers.ask("names", namesQuestion(), measured);
+  answers.ask("deciders", decidersQuestion(session), (...how) => decidersOf(session, ...how));
+  answers.ask("kept", keptQuestion(session), (...how) => keptOf(session, ...how));
+  answers.ask("patch", patchQuestion(session), (...how) => patchOf(session, ...how));
+  answers.ask("effects", effectsQuestion(session), (...how) => effectsOf(session, ...how));
+  answers.ask("written", writtenQuestion(session), (...how) => writtenOf(session, ...how));
+  const main = mainOf(session);
+  address.write(main?.answer.same ? { ...page, tokens: null, text: main.answer.text } : page);
+  const { dataset } = document.documentElement;
+  const marks = { busy: session.reading.busy || writes, stale: session.reading.problem };
+  for (const [name, on] of Object.entries(marks)) {
+    if (on) dataset[name] = "1";
+    else delete dataset[name];
+  }
+  if (session.reading.busy) delete dataset.ready;
+  if (reading.value && reading.value !== shown) show(reading.value);
+  const head = decidingHead(session);
+  const now = viewer.now();
+  if (!session.chosen && head && head !== now.head && now.walk.length === 0) viewer.change({ head });
+  drawAll();
+}
+
+// ---- The page --------------------------------------------------------------------------------------
+
+const writing = createWriting({ now: () => session, tell, settled });
+const actions = {
+  ...writing, open: (head) => { tell("opened"); viewer.change({ head }); }, start,
+  /** Asks a question on request. */
+  want(name, question) {
+    answers.forget(name);
+    tell("wants", name, question);
+  },
+};
+const readings = () => [shown?.main, shown?.reference].filter(Boolean); // the viewer shows them as runs with one step
 const left = make(document.body, "div", { class: "left" });
-const editor = createEditor(left, actions);
-const patch = createPatch(left, actions);
-const store = createStore({
-  runs: async () => readings().map(({ name, answer }) => shownRun(name, "text", answer.history)),
-  history: async (run) => readings().find(({ name }) => name === run).answer.history,
-  part,
-});
-const viewer = createViewer(document.body, {
-  store, title: TEXTS.title, place: left, address: viewAddress, viewChanged,
-  others: { options, chosen: comparedWith, choose }, opens: () => { chosen = true; },
-  elsewhere: ({ name: head }) => once("examples", { model: main.about.name, head }),
-  explanationOf: ({ state: { run } }, edge) => ask("why", { ...readings().find(({ name }) => name === run).request, ...edge }),
-  steps: { list: () => keptSteps(main.about), why: (model, edge) => ask("why", { ...main.request, model, ...edge }) },
-});
-const bars = createBars(left, actions);
-const after = (place) => {
+const placed = (add) => {
   const box = make(null, "div", { class: "placed" });
-  document.querySelector(place).after(box);
+  add(box);
   return box;
 };
-const models = createModels(after("h1"), actions);
-const progress = make(after(".grid-card h3"), "p", { class: "quiet", role: "status" });
-const deciders = createDeciders(after(".grid-card"), actions);
-const switches = createSwitches(after(".headline"), actions);
-document.querySelector("header").after(left);
-address.onChange((changed) => {
-  unchecked = true;
-  writing.stop();
-  change(changed);
+const [editor, patch] = [1, 2].map(() => placed((box) => left.append(box)));
+const viewer = createViewer(document.body, {
+  title: TEXTS.title, place: left, address: viewAddress, viewChanged: (view) => tell("viewed", view),
+  store: createStore({
+    runs: async () => readings().map(({ name, answer }) => shownRun(name, "text", answer.history)),
+    history: async (run) => readings().find(({ name }) => name === run).answer.history,
+    part,
+  }),
+  others: { options, chosen: comparedWith, choose }, opens: () => tell("opened"),
+  elsewhere: ({ name: head }) => answers.once("examples", { model: shown.main.about.name, head }),
+  explanationOf: ({ state: { run } }, edge) => ask("why", { ...readings().find(({ name }) => name === run).request, ...edge }),
+  steps: { list: () => keptSteps(shown.main.about), why: (model, edge) => ask("why", { ...shown.main.request, model, ...edge }) },
 });
+const after = (place) => placed((box) => document.querySelector(place).after(box));
+const bars = placed((box) => left.append(box));
+const deciders = placed((box) => document.querySelector(".overview").prepend(box));
+const cards = [
+  [editor, Editor], [patch, Patch], [bars, Bars], [after("h1"), Models], [deciders, Deciders],
+  [after(".headline"), Switches], [after(".grid-card h3"), Progress],
+];
+document.querySelector("header").after(left);
+address.onChange((page) => tell("addressed", page));
 
-/** Changes entries of the state. `undoable` is true if Undo should return to the state before. All changes
-    except those of writing itself end it. */
-function change(changes, undoable = false) {
-  deciders.stop();
-  if (!("written" in changes)) writing.stop();
-  if (undoable) writing.remember();
-  chosen ||= [changes.zero, changes.mean, changes.half].some((heads) => heads?.length > 0);
-  if (runOf(changes.model ?? state.model) !== runOf(state.model)) follow = true; // another tokenizer may give other tokens
-  else if (changes.model && current) state = { ...state, target: main.answer.target.id }; // another step: the same question
-  // What continues a question is shown with the template of its chat.
-  if (changes.tokens && state.question) changes = { special: true, question: false, ...changes };
-  if ("text" in changes || "tokens" in changes) { // another text: another question
-    state = { ...state, text: null, tokens: null, written: 0, target: null };
-    follow = retyped = true;
+function drawAll() {
+  clearTimeout(drawing);
+  if (cards.some(([box]) => box.querySelector("button:active"))) drawing = setTimeout(drawAll, 50);
+  else for (const [box, card] of cards) draw(box, html`<${card} session=${session} tell=${tell} actions=${actions} />`);
+  // Otherwise, screen readers would read a sentence for each token.
+  document.querySelector(".says").setAttribute("aria-live", session.writes ? "off" : "polite");
+}
+
+/** How far heads are measured. */
+function Progress({ session: { names: { value } } }) {
+  return html`<p class="quiet" role="status">${TEXTS.measuring(namesQuestion() ? value : null)}</p>`;
+}
+
+/** Begins an experiment. If it is `early`, shows at the first kept step how likely that is what the model says later. */
+async function start(experiment) {
+  tell("started", experiment);
+  if (!experiment.early || !(await settled()) || session.page.text !== experiment.text) return;
+  tell("changed", { model: keptSteps(mainOf(session).about)[0].name });
+}
+
+// ---- Reading ---------------------------------------------------------------------------------------
+
+const describe = (model) => answers.once("open", { model });
+
+/** The layer of a head such as L0H2. */
+const layerOf = (head) => Number(/\d+/.exec(head));
+
+/** Waits until the text is read. Returns whether that was possible. */
+async function settled() {
+  await null; // until the question is asked
+  await answers.settled("reading");
+  return mainOf(session) !== null;
+}
+
+/** Reads the text: the reading `main`, and the one that it is compared with, or null: that of another model, or with
+    all heads on. */
+async function read(signal) {
+  const about = await describe(session.page.model);
+  if (!signal.aborted) tell("described", about);
+  await null; // until another question is asked
+  if (signal.aborted) return null;
+  const { page, view, position, isNew } = session;
+  const question = questionOf(session);
+  const switched = switchesOf(page);
+  const request = { model: about.name, ...switched, ...readsOf(page), text: page.tokens ? null : page.text, tokens: page.tokens };
+  const compares = page.other || Object.values(switched).flat().length > 0;
+  const against = compares ? { model: page.other || about.name, ...switchesOf(EMPTY) } : null;
+  const layers = [Math.min(view.head ? layerOf(view.head) : Infinity, about.layers - 1)];
+  const asked = { ...request, ...samplingOf(page), position: position ?? -1, target: page.target, layers, against };
+  try {
+    const { against: compared, ...answer } = await ask("read", asked, signal);
+    const main = { ...readingOf(about, request, answer), written: page.written };
+    const other = compared && { ...against, text: null, tokens: compared.ids };
+    const reference = compared && readingOf(await describe(against.model), other, compared);
+    nameReadings(main, reference);
+    return { question, main, reference };
+  } catch (error) {
+    if (isNew && !signal.aborted) tell("refused", error);
+    throw error;
   }
-  state = { ...state, ...changes };
-  return update();
-}
-
-/** Begins an experiment: its text, and its other text. The head that decides is opened. If it is `early`,
-    shows at the first kept step how likely that is what the model says later. */
-async function start({ text, second = "", early = false }) {
-  chosen = false;
-  await change({ ...switchesOf(EMPTY), ...readsOf(EMPTY), copies: [], model: runOf(state.model), text, second }, true);
-  if (early && current && state.text === text) {
-    await change({ model: keptSteps(main.about)[0].name });
-  }
-}
-
-// ---- Reading -------------------------------------------------------------------------------------
-
-/** The answer to a request, which is sent again only after an error. */
-function once(...request) {
-  const question = JSON.stringify(request);
-  answers[question] ??= ask(...request);
-  answers[question].catch(() => delete answers[question]);
-  return answers[question];
-}
-
-const describe = (model) => once("open", { model });
-
-/** The layer of a head such as L0H2, or null. */
-const layerOf = (head) => (head ? Number(/\d+/.exec(head)) : null);
-
-/** Reads the text of the state. Returns the reading, and the one that it is compared with, or null: that of
-    another model, or with all heads on. */
-async function read(about, signal) {
-  const { written, tokens } = state;
-  const switched = switchesOf(state);
-  const request = { model: about.name, ...switched, ...readsOf(state), text: tokens ? null : state.text, tokens };
-  const compares = state.other || Object.values(switched).flat().length > 0;
-  const against = compares ? { model: state.other || about.name, ...switchesOf(EMPTY) } : null;
-  const layers = [Math.min(layerOf(view.head) ?? Infinity, about.layers - 1)];
-  const position = follow ? -1 : view.token ?? -1;
-  const asked = { ...request, ...samplingOf(state), position, target: state.target, layers, against };
-  const { against: compared, ...answer } = await ask("read", asked, signal);
-  const newest = { ...readingOf(about, request, answer), written };
-  if (!compared) return [newest, null];
-  const other = { ...against, text: null, tokens: compared.ids };
-  return [newest, readingOf(await describe(against.model), other, compared)];
 }
 
 /** A reading of the text of a request by the model `about`. Its parts get other keys than those of earlier ones. */
@@ -158,125 +195,9 @@ async function part(key) {
   const { request, answer: { parts } } = readings().find(({ serial: own }) => own === Number(number));
   if (!(name in parts)) {
     const layers = [Number(name.split(" ")[1])];
-    parts[name] = (await ask("read", { ...request, layers }, reading.signal)).parts[name];
+    parts[name] = (await ask("read", { ...request, layers })).parts[name];
   }
   return streamOf(parts[name]);
-}
-
-/** Reads the text, and shows the result unless a newer reading has begun. */
-function update() {
-  reading?.abort();
-  reading = new AbortController();
-  pending = readAndShow(reading.signal);
-  return pending;
-}
-
-/** Waits until the text is read. Returns whether that was possible. */
-async function settled() {
-  for (let seen = null; seen !== pending; await seen) seen = pending;
-  return current;
-}
-
-async function readAndShow(signal) {
-  current = false;
-  document.documentElement.dataset.busy = "1";
-  delete document.documentElement.dataset.ready;
-  address.write(state);
-  try {
-    const about = await describe(state.model);
-    if (signal.aborted) return;
-    adaptTo(about);
-    const [newest, other] = await read(about, signal);
-    if (signal.aborted) return;
-    await show(newest, other);
-    awaitNames();
-  } catch (error) {
-    if (signal.aborted) return;
-    if (unchecked) { // show the text at least
-      unchecked = false;
-      state = { ...EMPTY, text: state.text };
-      follow = true;
-      await update();
-    } else {
-      document.documentElement.dataset.stale = "1"; // what is shown is not that of the current state
-    }
-    editor.say(error);
-  }
-  if (!signal.aborted && !writing.isWriting()) delete document.documentElement.dataset.busy;
-}
-
-/** Shows how far heads are measured, and at the end their names and metrics. */
-async function awaitNames() {
-  clearTimeout(timer);
-  const mine = serial;
-  const unnamed = readings().filter(({ answer }) => !answer.history.steps[0].measured_tokens);
-  const found = await Promise.all(unnamed.map(({ about }) => ask("open", { model: about.name }))).catch(() => []);
-  if (mine !== serial) return; // another reading asks again
-  const waiting = found.map(({ measuring }) => measuring).filter(Boolean);
-  progress.textContent = TEXTS.measuring(waiting[0]);
-  if (found.length > waiting.length) await update();
-  else if (waiting.some(({ problem }) => !problem)) timer = setTimeout(awaitNames, 1000);
-}
-
-/** Replaces what a model cannot read: tokens of another vocabulary, no text, and heads that it does not have. */
-function adaptTo(about) {
-  if (main && main.about.vocabulary !== about.vocabulary) {
-    if (state.tokens) state = { ...state, tokens: null, text: main.answer.text, written: 0 };
-    state = { ...state, ...readsOf(EMPTY), target: null };
-  }
-  if (state.text === null && state.tokens === null) state = { ...state, text: about.texts[0] ?? "" };
-  const isHead = (head) => headNumber(head, about) !== null;
-  const [zero, mean, half] = [state.zero, state.mean, state.half].map((heads) => heads.filter(isHead));
-  state = { ...state, zero, mean, half, copies: state.copies.filter(({ head }) => isHead(head)) };
-}
-
-function show(newest, other) {
-  nameReadings(newest, other);
-  const changed = state.other && other?.name !== reference?.name;
-  const last = Math.max(...view.walk.map(({ query }) => query)); // the text may go on after the explained tokens
-  const [before, after] = [main, newest].map((side) => side?.answer.history.labels.slice(0, last + 1).join("\n"));
-  const walk = before === undefined || before === after ? view.walk : [];
-  [main, reference] = [newest, other];
-  current = true;
-  unchecked = retyped = false;
-  delete document.documentElement.dataset.stale;
-  if (state.written >= main.answer.ids.length) state = { ...state, written: 0 }; // of a URL
-  if (state.tokens && main.answer.same) state = { ...state, tokens: null, text: main.answer.text };
-  address.write(state);
-  for (const { name, answer } of readings()) answer.history.name = name;
-  editor.show(state, main);
-  models.show(main);
-  bars.show(main, reference);
-  switches.show(state, main, reference, view.head);
-  deciders.show(state, main);
-  patch.show(state, main, view);
-  const [shape, otherShape] = readings().map(({ answer }) => shownRun("", "", answer.history).shapes[0]);
-  const comparable = shape === otherShape;
-  let compare = comparable || !/^(run|role):/.test(view.compare) ? view.compare : "";
-  if (changed && comparable) compare = `run:${reference.name}`;
-  return viewer.refresh({ run: main.name, token: main.answer.position, compare, walk });
-}
-
-// ---- Comparing with another model ----------------------------------------------------------------
-
-/** What can be compared: another model instead of the reading of it. */
-function options({ [BAR.anotherRun]: runs, [BAR.anotherRole]: roles, [BAR.otherShape]: others, ...groups }) {
-  const models = main.about.models.filter(({ name }) => name !== main.about.name)
-    .map((model) => [`model:${model.name}`, TEXTS.model(model)]);
-  const same = state.other ? { [BAR.anotherRole]: roles } : { [BAR.anotherRun]: runs };
-  return { ...groups, ...same, [TEXTS.otherModel]: models };
-}
-
-/** The chosen comparison. */
-function comparedWith(compare) {
-  return state.other && !/^(head|step|role):/.test(compare) ? `model:${state.other}` : compare;
-}
-
-/** Compares with another model, or no longer. Returns whether this is all that has to be done. */
-function choose(compare) {
-  const [, model = null] = /^model:(.*)/.exec(compare) ?? [];
-  if (model !== null || (compare === "" && state.other)) change({ other: model ?? "" });
-  return model !== null;
 }
 
 /** Names readings by what they differ in: the model, or the switched heads. */
@@ -285,41 +206,67 @@ function nameReadings(first, second) {
   const same = second?.about.name === first.about.name;
   const modelOf = ({ about }) => TEXTS.model(about);
   first.name = same ? heads || TEXTS.thisModel : [modelOf(first), heads].filter(Boolean).join(", ");
-  if (!second) return;
-  second.name = same ? TEXTS.allHeadsOn : modelOf(second);
-  if (second.name === first.name) second.name += ` (${TEXTS.compared})`;
+  if (second) second.name = same ? TEXTS.allHeadsOn : modelOf(second);
+  if (second?.name === first.name) second.name += ` (${TEXTS.compared})`;
+  for (const { name, answer } of [first, second].filter(Boolean)) answer.history.name = name;
 }
 
-/** Opens a head. */
-function open(head) {
-  chosen = true;
-  viewer.change({ head });
+/** Shows a reading in the viewer. */
+function show({ main, reference }) {
+  const { view, page } = session;
+  const last = Math.max(...view.walk.map(({ query }) => query)); // the text may go on after the explained tokens
+  const [before, now] = [shown?.main, main].map((side) => side?.answer.history.labels.slice(0, last + 1).join("\n"));
+  const changed = page.other && reference?.name !== shown?.reference?.name;
+  shown = session.reading.value;
+  const [shape, otherShape] = readings().map(({ answer }) => shownRun("", "", answer.history).shapes[0]);
+  const comparable = shape === otherShape;
+  let compare = comparable || !/^(run|role):/.test(view.compare) ? view.compare : "";
+  if (changed && comparable) compare = `run:${reference.name}`;
+  const walk = before === undefined || before === now ? view.walk : [];
+  viewer.refresh({ run: main.name, token: main.answer.position, compare, walk });
 }
 
-/** Opens the head that the page names as the one that decides, unless the person has chosen one or follows a walk. */
-function suggest(head) {
-  suggested = head;
-  if (!chosen && head && head !== view.head && view.walk.length === 0) viewer.change({ head });
+/** The models whose heads have no names yet, as a question. */
+function namesQuestion() {
+  const unnamed = [session.reading.value?.main, session.reading.value?.reference]
+    .filter((side) => side && !side.answer.history.steps[0].measured_tokens).map(({ about }) => about.name);
+  return unnamed.length ? JSON.stringify([...new Set(unnamed), session.measured]) : null;
 }
 
-/** The viewer has another state: the user may have selected another token or head. */
-function viewChanged(changed) {
-  const before = view;
-  view = changed;
-  suggest(suggested); // a walk may have ended
-  if (changed.head !== before.head) {
-    switches.show(state, main, reference, changed.head);
-    patch.show(state, main, view);
-    if (!(`raised ${layerOf(changed.head)}` in main.answer.parts)) update(); // what heads of its layer raise
+/** Waits until the heads of these models are measured: {share, complete}, or a {problem}. */
+async function measured(signal, showProgress) {
+  const models = JSON.parse(namesQuestion()).slice(0, -1);
+  for (;;) {
+    const found = await Promise.all(models.map((model) => ask("open", { model }, signal)));
+    const left = found.map(({ measuring }) => measuring).filter(Boolean);
+    if (left.length < found.length) return { complete: 1 };
+    if (left.every(({ problem }) => problem)) return { ...left[0], complete: 0 };
+    showProgress({ ...left[0], complete: 0 });
+    await new Promise((resolve) => setTimeout(resolve, 1000));
   }
-  if (changed.token === null || changed.token === main.answer.position) return;
-  if (writing.isWriting() && state.tokens) { // it has written more than what is shown
-    state = { ...state, tokens: main.answer.ids, written: main.written };
-  } else if (retyped) return;
-  writing.stop();
-  follow = changed.token === main.answer.history.labels.length - 1;
-  state = { ...state, target: null };
-  update();
 }
 
-update();
+// ---- Comparing with another model ------------------------------------------------------------------
+
+/** What can be compared: another model instead of the reading of it. */
+function options({ [BAR.anotherRun]: runs, [BAR.anotherRole]: roles, [BAR.otherShape]: others, ...groups }) {
+  const { about } = shown.main;
+  const models = about.models.filter(({ name }) => name !== about.name).map((model) => [`model:${model.name}`, TEXTS.model(model)]);
+  const same = session.page.other ? { [BAR.anotherRole]: roles } : { [BAR.anotherRun]: runs };
+  return { ...groups, ...same, [TEXTS.otherModel]: models };
+}
+
+/** The chosen comparison. */
+function comparedWith(compare) {
+  const { other } = session.page;
+  return other && !/^(head|step|role):/.test(compare) ? `model:${other}` : compare;
+}
+
+/** Compares with another model, or no longer. Returns whether this is all that has to be done. */
+function choose(compare) {
+  const [, model = null] = /^model:(.*)/.exec(compare) ?? [];
+  if (model !== null || (compare === "" && session.page.other)) tell("changed", { other: model ?? "" });
+  return model !== null;
+}
+
+follow();

@@ -1,38 +1,28 @@
 // Selects the model and its kept step, and keeps what is shown.
 
-import { button, explain, fill, labelled, make } from "./viewer/dom.js";
+import { runOf } from "./session.js";
+import { explain } from "./viewer/dom.js";
+import { Button, Field, Options, html } from "./viewer/html.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
-
-/** The run of a model, or of a kept step such as this@100. */
-export const runOf = (name) => name.split("@")[0];
 
 /** The kept steps of the run of a model and its checkpoint, by step. */
 export function keptSteps({ name, models }) {
   return models.filter((model) => runOf(model.name) === runOf(name)).sort((a, b) => a.step - b.step);
 }
 
-export function createModels(parent, actions) {
-  const line = make(parent, "div", { class: "buttons models" });
-  const { change } = actions;
-  const model = labelled(line, TEXTS.shown, "select", { change: () => change({ model: model.value }) });
-  const slider = labelled(line, TEXTS.slider, "input", { type: "range", min: 0, step: 1,
-                                                         input: () => change({ model: steps[slider.value] }) });
-  const kept = make(line, "span", { class: "buttons keep", role: "group" }, TEXTS.keep);
-  for (const [format, text] of Object.entries(TEXTS.formats)) button(kept, text, () => actions.keep(format));
-  const title = document.querySelector("h1");
-  let steps = []; // the names of the kept steps of the shown run, and of its checkpoint
-
-  return {
-    show(main) {
-      const { models } = main.about;
-      fill(model, { "": models.map((listed) => [listed.name, TEXTS.model(listed)]) }, main.about.name);
-      steps = keptSteps(main.about).map(({ name }) => name);
-      slider.parentElement.hidden = steps.length < 2;
-      slider.max = steps.length - 1;
-      slider.value = steps.indexOf(main.about.name);
-      slider.setAttribute("aria-valuetext", COMMON.step(main.about.step));
-      slider.previousSibling.data = COMMON.step(main.about.step);
-      explain(title, TEXTS.about(main.about));
-    },
-  };
+export function Models({ session: { page, reading: { value } }, tell, actions }) {
+  if (!value) return null;
+  const { about } = value.main;
+  const steps = keptSteps(about).map(({ name }) => name);
+  const choose = (model) => tell("changed", { model });
+  const step = about.models.find(({ name }) => name === page.model)?.step ?? about.step;
+  explain(document.querySelector("h1"), TEXTS.about(about));
+  return html`<div class="buttons models">
+    <${Field} label=${TEXTS.shown} onChange=${({ target }) => choose(target.value)}>
+      <${Options} groups=${{ "": about.models.map((listed) => [listed.name, TEXTS.model(listed)]) }} value=${page.model} /><//>
+    <${Field} label=${TEXTS.slider} text=${COMMON.step(step)} tag="input" type="range" min="0" step="1" hidden=${steps.length < 2}
+      max=${steps.length - 1} value=${steps.indexOf(page.model)} aria-valuetext=${COMMON.step(step)}
+      onInput=${({ target }) => choose(steps[target.value])} />
+    <span class="buttons keep" role="group">${TEXTS.keep}${Object.entries(TEXTS.formats).map(([format, text]) => html`
+      <${Button} text=${text} click=${() => actions.keep(format)} />`)}</span></div>`;
 }

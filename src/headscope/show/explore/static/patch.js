@@ -1,140 +1,104 @@
 // Copies the outputs of heads from another text into this one, and shows how the answer changes.
 
-import { button, explain, explainControl, fill, labelled, make } from "./viewer/dom.js";
 import { ask } from "./api.js";
-import { markUnknown, redraw } from "./controls.js";
-import { textField } from "./editor.js";
-import { addShare, listHeads, percentText } from "./viewer/next.js";
+import { TextField, Unknown } from "./controls.js";
+import { mainOf } from "./session.js";
+import { controlMeaning } from "./viewer/dom.js";
+import { Button, Component, Field, Options, Rows, Share, html, term } from "./viewer/html.js";
+import { headRows, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headNumber } from "./viewer/state.js";
 import { EXPLORE as TEXTS } from "./viewer/texts.js";
 
 const CASES = ["before", "other", "after"]; // the text, the other one, and the text with the copies
+const LISTED = 10;
 
-export function createPatch(parent, actions) {
-  const section = make(parent, "details", { class: "card patch-card" });
-  explain(make(section, "summary", {}, TEXTS.patch), TEXTS.aboutPatch);
-  const field = textField(section, { rows: 2, "aria-label": TEXTS.second, placeholder: TEXTS.second },
-    (second, begins) => {
-      asked = {};
-      actions.change({ second, copies: [] }, begins);
-    });
-  const notes = make(section, "p", { class: "notes" });
-  const body = make(section, "div", { class: "patched" });
-  const pairs = make(body, "div", { class: "token-pairs", role: "group", "aria-label": TEXTS.positions });
-  explainControl(pairs, TEXTS.positions);
-  const buttons = make(body, "div", { class: "buttons" });
-  const here = button(buttons, "", () => copy(position));
-  const everywhere = button(buttons, "", () => copy(null));
-  for (const control of [here, everywhere]) explainControl(control, TEXTS.copy);
-  button(buttons, TEXTS.everyHead, () => update(true));
-  const chips = make(body, "p", { class: "chips" });
-  const answers = make(body, "div", { class: "buttons" });
-  const chooser = (name) => labelled(answers, TEXTS.answers[name], "select", { change: ({ target }) => {
-    asked[name] = Number(target.value);
-    update();
-  } });
-  const choosers = { right: chooser("right"), wrong: chooser("wrong") };
-  const says = make(body, "p", { role: "status" });
-  const table = make(body, "table", { class: "answers" });
-  const columns = make(make(table, "thead"), "tr");
-  for (const name of TEXTS.columns) make(columns, "th", { scope: "col" }, name);
-  const rows = make(table, "tbody");
-  const effectsTitle = make(body, "p", { class: "quiet", hidden: "" }, TEXTS.effects);
-  const effects = make(body, "div", { class: "rows effects" });
-  let [state, main, view] = [null, null, null];
-  let wanted = Infinity; // the chosen position, at first the last one
-  let position = 0;
-  let asked = {}; // the tokens whose logits are compared, if the user chose them
-  let tried = {}; // the effects of every head, and what they belong to
-  let asking = null;
-  let shownFor = "";
+/** The question how the answer changes, or null if there is no other text. */
+export function patchQuestion(session) {
+  const { page: { second, copies }, patchTokens, reading } = session;
+  return second && mainOf(session) ? JSON.stringify([reading.value.question, second, copies, patchTokens]) : null;
+}
 
-  function copy(at) {
-    const head = view.head;
-    const others = actions.now().copies.filter((copied) => copied.head !== head || copied.position !== at);
-    actions.change({ copies: [...others, { head, position: at }] }, true);
+/** The same with every head copied, on request. */
+export function effectsQuestion(session) {
+  const question = patchQuestion({ ...session, page: { ...session.page, copies: [] } });
+  return session.wanted.effects === question ? question : null;
+}
+
+export const patchOf = ({ page: { second, copies }, patchTokens, reading }, signal) =>
+  ask("patch", { ...reading.value.main.request, other: second, copies, ...patchTokens }, signal);
+
+export const effectsOf = ({ page: { second }, patchTokens, reading }, signal) =>
+  ask("patch", { ...reading.value.main.request, other: second, copies: [], ...patchTokens, every_head: true }, signal);
+
+/** The card. It is unfolded when an experiment or an address has another text. */
+export class Patch extends Component {
+  componentDidUpdate(before) {
+    const { second } = this.props.session.page;
+    if (second !== before.session.page.second && !this.base.contains(document.activeElement)) this.base.open = Boolean(second);
   }
 
-  async function update(everyHead = false) {
-    asking?.abort();
-    asking = new AbortController();
-    try {
-      const answer = await ask("patch", { ...main.request, other: state.second, copies: state.copies,
-                                          every_head: everyHead, ...asked }, asking.signal);
-      if (answer.every_head) tried = { of: questionOf(answer), effects: answer.every_head };
-      draw(answer);
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      shownFor = "failed"; // ask again
-      showProblem(error.message);
-    }
+  render({ session, tell, actions }) {
+    const { page: { second, copies }, patch: { value: answer, problem }, patchAt, view, reading: { value } } = session;
+    if (!value) return html`<details class="card patch-card" />`;
+    const refused = problem?.message ?? answer?.problem;
+    return html`<details class="card patch-card"><summary ...${term(TEXTS.aboutPatch)}>${TEXTS.patch}</summary>
+      <${TextField} text=${second} rows="2" aria-label=${TEXTS.second} placeholder=${TEXTS.second}
+        type=${(text, begins) => tell("changed", { second: text, copies: [] }, begins)} />
+      <p class="notes">${second && answer && html`<${Unknown} text=${second} unknown=${answer.unknown[1]} />`}</p>
+      ${second && html`<div class="patched">
+        ${answer && html`<${Positions} answer=${answer} at=${patchAt} select=${(at) => tell("selected", { patchAt: at })} />`}
+        ${refused && html`<p role="status">${refused}</p>`}
+        ${answer && !refused && html`<${Answer} answer=${answer} copies=${copies} at=${patchAt} head=${view.head ?? "L0H0"}
+          copied=${(others) => tell("changed", { copies: others }, true)} open=${actions.open}
+          compare=${(tokens) => tell("selected", { patchTokens: { ...session.patchTokens, ...tokens } })} />
+        <${Effects} session=${session} ...${actions} />`}</div>`}
+    </details>`;
   }
+}
 
-  const questionOf = ({ right, wrong }) => JSON.stringify([main.request, state.second, right.id, wrong.id]);
+/** The tokens of both texts, one above the other. One position is selected. */
+function Positions({ answer: { tokens: [first, second] }, at, select }) {
+  const selected = Math.min(at ?? Infinity, first.length - 1);
+  const places = [...Array(Math.max(first.length, second.length)).keys()];
+  return html`<div class="token-pairs" role="group" aria-label=${TEXTS.positions} data-tip=${controlMeaning(TEXTS.positions)}>${
+    places.map((place) => html`<button type="button" class="token-pair ${first[place] === second[place] ? "" : "differs"}"
+      aria-pressed=${place === selected} onClick=${() => select(place)}>${
+      [first[place], second[place]].map((label) => html`<bdi>${label ?? "–"}</bdi>`)}</button>`)}</div>`;
+}
 
-  function showProblem(problem) {
-    says.textContent = problem;
-    for (const element of [buttons, answers, table, effectsTitle, effects]) element.hidden = Boolean(problem);
-  }
+/** How the answer changes, and what can be copied. */
+function Answer({ answer, copies, at, head, copied, compare }) {
+  const { tokens: [first], right, wrong, next, difference } = answer;
+  const position = Math.min(at ?? Infinity, first.length - 1);
+  const copy = (place) => copied([...copies.filter((each) => each.head !== head || each.position !== place), { head, position: place }]);
+  const [before, other, after] = CASES.map((name) => differenceText(difference[name]));
+  const strongest = (token) => Math.max(...CASES.map((name) => token[name]));
+  const likely = [...next].sort((a, b) => strongest(b) - strongest(a)).slice(0, LISTED);
+  const cases = copies.length ? CASES : CASES.slice(0, 2);
+  const chooser = (name, { id }) => html`<${Field} label=${TEXTS.answers[name]}
+    onChange=${({ target }) => compare({ [name]: Number(target.value) })}>
+    <${Options} groups=${{ "": next.map((token) => [token.id, token.label]) }} value=${id} /><//>`;
+  return html`
+    <div class="buttons"><${Button} text=${TEXTS.copyHere(head, first[position], position)} about=${TEXTS.copy} click=${() => copy(position)} />
+      <${Button} text=${TEXTS.copyAll(head)} about=${TEXTS.copy} click=${() => copy(null)} /></div>
+    <p class="chips">${copies.map((each) => html`<${Button} look="chip" title=${TEXTS.removeCopy}
+      text=${`${each.head} ${each.position === null ? TEXTS.allPositions : TEXTS.at(each.position)} ×`}
+      click=${() => copied(copies.filter((one) => one !== each))} />`)}</p>
+    <div class="buttons">${chooser("right", right)}${chooser("wrong", wrong)}</div>
+    <p role="status">${TEXTS.answer(right.label, wrong.label, before, other, copies.length ? after : null)}</p>
+    <table class="answers"><thead><tr>${TEXTS.columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>${likely.map((token) => html`<tr><th scope="row" class="token-name" dir="auto">${token.label}</th>${
+        cases.map((name) => html`<td>${percentText(token[name])}<${Share} share=${token[name]} /></td>`)}</tr>`)}</tbody></table>`;
+}
 
-  function draw(answer) {
-    const { tokens: [first, second], unknown, problem, right, wrong, next, difference } = answer;
-    position = Math.min(wanted, first.length - 1);
-    notes.replaceChildren();
-    markUnknown(notes, state.second, unknown[1]);
-    redraw(pairs, () => {
-      for (let at = 0; at < Math.max(first.length, second.length); at++) {
-        const pair = button(pairs, "", () => {
-          wanted = at;
-          draw(answer);
-        }, { class: `token-pair ${first[at] === second[at] ? "" : "differs"}`, "aria-pressed": at === position });
-        for (const label of [first[at], second[at]]) make(pair, "bdi", {}, label ?? "–");
-      }
-    });
-    showProblem(problem);
-    if (problem) return;
-    here.textContent = TEXTS.copyHere(view.head, first[position], position);
-    everywhere.textContent = TEXTS.copyAll(view.head);
-    const options = { "": next.map(({ id, label }) => [id, label]) };
-    fill(choosers.right, options, right.id);
-    fill(choosers.wrong, options, wrong.id);
-    const [before, other, after] = CASES.map((name) => differenceText(difference[name]));
-    says.textContent = TEXTS.answer(right.label, wrong.label, before, other, state.copies.length ? after : null);
-    rows.replaceChildren();
-    const strongest = (token) => Math.max(...CASES.map((name) => token[name]));
-    for (const token of next.sort((a, b) => strongest(b) - strongest(a)).slice(0, 10)) {
-      const row = make(rows, "tr");
-      make(row, "th", { scope: "row", class: "token-name", dir: "auto" }, token.label);
-      for (const name of state.copies.length ? CASES : CASES.slice(0, 2)) {
-        addShare(make(row, "td", {}, percentText(token[name])), "", token[name]);
-      }
-    }
-    effectsTitle.hidden = effects.hidden = tried.of !== questionOf(answer);
-    if (effects.hidden) return;
-    const { heads } = main.about;
-    listHeads(effects, tried.effects.map((value) => value - difference.before), heads,
-      headNumber(view.head, main.about), (head) => actions.open(headName(head, heads)));
-  }
-
-  return {
-    show(...shown) {
-      if (shown[1].about.vocabulary !== main?.about.vocabulary) asked = {};
-      [state, main, view] = shown;
-      view = { ...view, head: view.head ?? "L0H0" };
-      if (field.show(state.second)) section.open = Boolean(state.second);
-      body.hidden = !state.second;
-      const key = JSON.stringify([main.request, state.second, state.copies, view.head]);
-      if (body.hidden || key === shownFor) return;
-      shownFor = key;
-      redraw(chips, () => {
-        for (const copied of state.copies) {
-          const remove = () => actions.change({ copies: actions.now().copies.filter((each) => each !== copied) }, true);
-          const where = copied.position === null ? TEXTS.allPositions : TEXTS.at(copied.position);
-          button(chips, `${copied.head} ${where} ×`, remove, { class: "chip", title: TEXTS.removeCopy });
-        }
-      }, here);
-      update();
-    },
-  };
+/** How the answer changes with each head copied, on request. */
+function Effects({ session, want, open }) {
+  const { view, effects: { value, of, problem }, reading: { value: { main: { about } } } } = session;
+  const question = patchQuestion({ ...session, page: { ...session.page, copies: [] } });
+  const changes = value && of === question ? value.every_head.map((each) => each - value.difference.before) : null;
+  return html`<${Button} text=${TEXTS.everyHead} hidden=${changes} click=${() => want("effects", question)} />
+    <p class="quiet">${problem?.message ?? (changes && TEXTS.effects)}</p>
+    <div class="rows effects">${changes && html`<${Rows} rows=${headRows(changes, about.heads, headNumber(view.head, about),
+      (number) => open(headName(number, about.heads)))} />`}</div>`;
 }

@@ -1,8 +1,9 @@
 // Switches heads off, to their mean output, or to half, and shows what that changes.
 
-import { button, explain, explainControl, make, radios } from "./viewer/dom.js";
-import { EMPTY, switchesOf } from "./address.js";
-import { disable, redraw } from "./controls.js";
+import { EMPTY, switchesOf, writingOf } from "./address.js";
+import { stream } from "./api.js";
+import { mainOf } from "./session.js";
+import { Button, Radios, Token, html, term } from "./viewer/html.js";
 import { percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headsOf } from "./viewer/state.js";
@@ -31,115 +32,85 @@ export function switchedGroups(switched, { layers, heads }) {
   return groups;
 }
 
-export function createSwitches(parent, actions) {
-  const section = make(parent, "section", { class: "card switches-card", "aria-label": TEXTS.switches });
-  const buttons = make(section, "div", { class: "buttons" });
-  const ways = make(buttons, "fieldset", { class: "views" });
-  const title = make(ways, "span", { class: "way-of" });
-  explain(title, TEXTS.aboutSwitches);
-  const showWay = radios(ways, "way", TEXTS.ways, (way) => set([opened], way));
-  const alone = button(buttons, "", () => {
-    const others = every().filter((head) => head !== opened);
-    actions.change({ ...ALL_ON, zero: others }, true);
-  });
-  const layer = button(buttons, "", () => {
-    const off = inLayer().every((head) => wayOf(head) === "zero");
-    set(inLayer(), off ? "on" : "zero");
-  });
-  explainControl(alone, "alone");
-  explainControl(layer, "layer");
-  const reset = button(buttons, TEXTS.allOn, () => actions.change(ALL_ON, true));
-  const effect = make(section, "p", { class: "effect", role: "status" });
-  const loss = make(section, "p", { class: "quiet loss-change" });
-  const line = make(section, "div", { class: "buttons" });
-  const chips = make(line, "span", { class: "chips" });
-  const again = button(line, TEXTS.writeBoth, () => rewrite());
-  const written = make(section, "div", { class: "written" });
-  let [state, main, reference, opened] = [null, null, null, "L0H0"];
-  let rewriting = null;
-  let shownFor = ""; // what the written texts belong to
-
-  const every = () => headsOf(main.about).map((head) => headName(head, main.about.heads));
-  const inLayer = () => every().filter((head) => head.split("H")[0] === opened.split("H")[0]);
-  const lists = () => Object.entries(switchesOf(actions.now()));
-  const wayOf = (head) => lists().find(([, heads]) => heads.includes(head))?.[0] ?? "on";
-
-  function set(heads, way) {
-    const changed = lists().map(([name, before]) => {
-      const kept = before.filter((head) => !heads.includes(head));
-      return [name, name === way ? [...kept, ...heads] : kept];
-    });
-    actions.change(Object.fromEntries(changed), true);
-  }
-
-  const key = () => JSON.stringify([main.name, reference?.name, main.answer.ids, state.seed, state.length,
-                                    state.temperature, state.top_k, state.top_p]);
-
-  /** Writes the text from the same seed with and without the switches. */
-  async function rewrite() {
-    rewriting?.abort();
-    rewriting = new AbortController();
-    shownFor = key();
-    const draw = (sides) => {
-      written.replaceChildren();
-      for (const side of [1, 0]) { // the text without the switches is the first one
-        const column = make(written, "div");
-        make(column, "h4", { dir: "auto" }, [main, reference][side].name);
-        const text = make(column, "p", { dir: "auto" });
-        sides[side].forEach(({ id, text: written }, at) =>
-          make(text, sides[1 - side][at]?.id === id ? "span" : "b", {}, written));
-      }
-    };
-    try {
-      await actions.rewrite(rewriting.signal, draw);
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      rewriting.abort();
-      written.textContent = error.message;
-    }
-  }
-
-  /** In words: the probability of the token that is asked about, without the switches and with them. */
-  function effectOf() {
-    const { target: { id, label } } = main.answer;
-    const [now, before] = [main, reference].map((side) => side?.answer.next.find((token) => token.id === id));
-    if (!before || reference.about.name !== main.about.name) return [];
-    const shares = [before, now].map(({ probability }) => probability);
-    const named = (text) => make(null, "bdi", { class: "token-name" }, text);
-    const [first] = [...main.answer.next].sort((a, b) => b.probability - a.probability);
-    return [...TEXTS.effect(main.name, named(label), ...shares.map(percentText), shares[1] - shares[0]),
-            ...(first.id === id ? [] : TEXTS.first(named(first.label), percentText(first.probability)))];
-  }
-
-  return {
-    show(...shown) {
-      let head;
-      [state, main, reference, head] = shown;
-      opened = every().includes(head) ? head : opened;
-      ways.setAttribute("aria-label", TEXTS.wayOf(opened));
-      const isHeld = main.answer.history.steps[0].held[every().indexOf(opened)];
-      title.textContent = isHeld ? `${opened} ${HEADS.held}` : opened;
-      showWay(wayOf(opened));
-      alone.textContent = TEXTS.alone(opened);
-      layer.textContent = TEXTS.layer(opened.split("H")[0]);
-      const groups = switchedGroups(switchesOf(state), main.about);
-      disable(reset, groups.length === 0, alone);
-      redraw(chips, () => {
-        for (const { text, heads } of groups.slice(0, CHIPS)) {
-          button(chips, `${text} ×`, () => set(heads, "on"),
-            { class: "chip", title: TEXTS.switchOn(heads.join(", ")) });
-        }
-      }, alone);
-      if (groups.length > CHIPS) chips.append(TEXTS.more(groups.length - CHIPS));
-      const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
-      const comparable = after !== null && before !== null && reference.about.vocabulary === main.about.vocabulary;
-      const say = reference?.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;
-      const [from, to] = comparable ? [before.toFixed(3), after.toFixed(3)] : [];
-      effect.replaceChildren(...effectOf());
-      loss.textContent = comparable ? say(from, to, differenceText(to - from, 3), reference.name) : "";
-      again.hidden = !reference;
-      if (again.hidden) written.replaceChildren();
-      else if (written.children.length > 0 && shownFor !== key()) rewrite();
-    },
-  };
+/** The question what both sides write from the same seed, or null if nobody asks it. */
+export function writtenQuestion(session) {
+  const { page: { seed, length, temperature, top_k, top_p }, wanted, reading: { value } } = session;
+  if (!wanted.written || !mainOf(session) || !value.reference) return null;
+  return JSON.stringify([value.question, seed, length, temperature, top_k, top_p]);
 }
+
+/** Lets both sides of a comparison write from the same text and seed: their names, and their tokens so far. */
+export async function writtenOf({ page, reading: { value: { main, reference } } }, signal, show) {
+  const sides = [main, reference].map(({ name }) => ({ name, tokens: [] }));
+  await Promise.all([main, reference].map(async ({ about, request }, side) => {
+    const same = about.vocabulary === main.about.vocabulary;
+    const prompt = same ? { text: null, tokens: main.answer.ids } : { skip: 0 };
+    for await (const token of stream("write", { ...request, ...writingOf(page), ...prompt }, signal)) {
+      sides[side].tokens.push(token);
+      show([...sides]);
+    }
+  }));
+  return sides;
+}
+
+/** In words: the probability of the token that is asked about, without the switches and with them. */
+function effectOf({ main, reference }) {
+  const { target: { id, label } } = main.answer;
+  const [now, before] = [main, reference].map((side) => side?.answer.next.find((token) => token.id === id));
+  if (!before || reference.about.name !== main.about.name) return [];
+  const shares = [before, now].map(({ probability }) => probability);
+  const named = (text) => html`<${Token} text=${text} />`;
+  const [first] = [...main.answer.next].sort((a, b) => b.probability - a.probability);
+  return [...TEXTS.effect(main.name, named(label), ...shares.map(percentText), shares[1] - shares[0]),
+          ...(first.id === id ? [] : TEXTS.first(named(first.label), percentText(first.probability)))];
+}
+
+/** In words: the loss with the switches, or with another model of the same vocabulary. */
+function lossOf({ main, reference }) {
+  const [after, before] = [main.answer.loss, reference?.answer.loss ?? null];
+  if (after === null || before === null || reference.about.vocabulary !== main.about.vocabulary) return "";
+  const say = reference.about.name === main.about.name ? TEXTS.loss : TEXTS.otherLoss;
+  return say(before.toFixed(3), after.toFixed(3), differenceText(after - before, 3), reference.name);
+}
+
+export function Switches({ session, tell }) {
+  const { page, view, written, reading: { value } } = session;
+  if (!value) return null;
+  const { main, reference } = value;
+  const every = headsOf(main.about).map((head) => headName(head, main.about.heads));
+  const opened = every.includes(view.head) ? view.head : "L0H0";
+  const inLayer = every.filter((head) => head.split("H")[0] === opened.split("H")[0]);
+  const lists = Object.entries(switchesOf(page));
+  const wayOf = (head) => lists.find(([, heads]) => heads.includes(head))?.[0] ?? "on";
+  const switched = (changes) => tell("changed", changes, true);
+  const set = (heads, way) => switched(Object.fromEntries(lists.map(([name, before]) => {
+    const kept = before.filter((head) => !heads.includes(head));
+    return [name, name === way ? [...kept, ...heads] : kept];
+  })));
+  const groups = switchedGroups(switchesOf(page), main.about);
+  const isHeld = main.answer.history.steps[0].held[every.indexOf(opened)];
+
+  return html`<section class="card switches-card" aria-label=${TEXTS.switches}>
+    <div class="buttons">
+      <fieldset class="views" aria-label=${TEXTS.wayOf(opened)}>
+        <span class="way-of" ...${term(TEXTS.aboutSwitches)}>${isHeld ? `${opened} ${HEADS.held}` : opened}</span>
+        <${Radios} name="way" options=${TEXTS.ways} value=${wayOf(opened)} choose=${(way) => set([opened], way)} /></fieldset>
+      <${Button} text=${TEXTS.alone(opened)} about="alone"
+        click=${() => switched({ ...ALL_ON, zero: every.filter((head) => head !== opened) })} />
+      <${Button} text=${TEXTS.layer(opened.split("H")[0])} about="layer"
+        click=${() => set(inLayer, inLayer.every((head) => wayOf(head) === "zero") ? "on" : "zero")} />
+      <${Button} text=${TEXTS.allOn} disabled=${groups.length === 0} click=${() => switched(ALL_ON)} />
+    </div>
+    <p class="effect" role="status">${effectOf(value)}</p>
+    <p class="quiet loss-change">${lossOf(value)}</p>
+    <div class="buttons"><span class="chips">${groups.slice(0, CHIPS).map(({ text, heads }) => html`
+      <${Button} look="chip" text=${`${text} ×`} title=${TEXTS.switchOn(heads.join(", "))} click=${() => set(heads, "on")} />`)}${
+      groups.length > CHIPS && TEXTS.more(groups.length - CHIPS)}</span>
+      <${Button} text=${TEXTS.writeBoth} hidden=${!reference} click=${() => tell("wants", "written", "both")} /></div>
+    <div class="written">${writtenQuestion(session) && (written.problem?.message ?? (written.value && html`<${Written} sides=${written.value} />`))}</div>
+  </section>`;
+}
+
+/** What both sides write. Bold tokens differ. */
+const Written = ({ sides }) => [1, 0].map((side) => html`<div><h4 dir="auto">${sides[side].name}</h4><p dir="auto">${ // on: the first one
+  sides[side].tokens.map(({ id, text }, at) => html`<${sides[1 - side].tokens[at]?.id === id ? "span" : "b"}>${text}<//>`)}</p></div>`);

@@ -86,9 +86,12 @@ export function explain(element, text) {
   set(element, { "data-tip": text, "aria-description": text, tabindex: text === undefined ? undefined : 0 });
 }
 
-/** Explains a control, in its tooltip, by what the glossary says of its `label`, if anything. Returns the control. */
+/** What the glossary says of a control with this label, if anything. */
+export const controlMeaning = (label) => MEANINGS.find(([words]) => words.split(", ").includes(label))?.[1];
+
+/** Explains a control, in its tooltip, by what the glossary says of its `label`. Returns the control. */
 export function explainControl(control, label) {
-  const text = MEANINGS.find(([words]) => words.split(", ").includes(label))?.[1];
+  const text = controlMeaning(label);
   set(control.closest("label") ?? control, { "data-tip": text });
   set(control, { "aria-description": text });
   return control;

@@ -3,6 +3,7 @@
 
 import { card, explain, make, set } from "./dom.js";
 import { GLOSSARY } from "./glossary.js";
+import { Rows, draw, html } from "./html.js";
 import { differenceText, nearest, placesOf, stepText } from "./scales.js";
 import { headName } from "./state.js";
 import { NEXT as TEXTS } from "./texts.js";
@@ -25,37 +26,19 @@ export function addShare(parent, look, share) {
   bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
 }
 
-/** Shows rows {before, text, note, share, sign, label, tip, marked, click} in the element `rows`. `share` is the length
-    of the bar, `label` says the row in a sentence, and `tip` explains it. The focus stays at the same text. */
-export function list(rows, shown) {
-  const focused = document.activeElement;
-  const name = rows.contains(focused) ? focused.querySelector("bdi").textContent : null;
-  rows.replaceChildren();
-  for (const { before = "", text, note, share, sign = "", label, tip, marked, click } of shown) {
-    const row = make(rows, click ? "button" : "div", {
-      class: `row ${marked ? "marked" : ""}`, click, type: click && "button", "aria-pressed": click && marked,
-      "aria-label": label, role: label && !click ? "img" : undefined, "data-tip": tip,
-    });
-    make(row, "span", { class: "before" }, before);
-    make(row, "bdi", { class: "token-name" }, text);
-    addShare(row, sign, share);
-    make(row, "span", { class: "note" }, note);
-    if (text === name) row.focus();
-  }
-}
+/** Shows rows (see `Rows`) in an element. */
+export const list = (element, rows) => draw(element, html`<${Rows} rows=${rows} />`);
 
 export const signed = (value, most) => ({
   note: differenceText(value), share: Math.abs(value) / (Math.abs(most) || 1), sign: value < 0 ? "less" : "more",
 });
 
-/** Lists the heads with the largest absolute values, and the opened head. */
-export function listHeads(rows, values, heads, opened, open) {
+/** Rows of the heads with the largest absolute values, and of the opened head. */
+export function headRows(values, heads, opened, open) {
   const order = [...values.keys()].sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
-  const shown = order.filter((head, place) => place < HEADS || head === opened);
-  list(rows, shown.map((head) => ({
-    text: headName(head, heads), ...signed(values[head], values[order[0]]), marked: head === opened,
-    click: () => open(head),
-  })));
+  return order.filter((head, place) => place < HEADS || head === opened).map((head) => ({
+    text: headName(head, heads), ...signed(values[head], values[order[0]]), marked: head === opened, click: () => open(head),
+  }));
 }
 
 export function createNext(parent, actions) {
@@ -150,7 +133,7 @@ export function createNext(parent, actions) {
         return { before, text, note: percentText(ofNext), share: ofNext, marked };
       }));
       heads.heading.textContent = TEXTS.adds(next);
-      listHeads(heads.rows, pushes, model.history.heads, model.opened, actions.open);
+      list(heads.rows, headRows(pushes, model.history.heads, model.opened, actions.open));
       raised.box.hidden = !most?.length;
       list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
         before: marked && follows ? "✓" : "", text, marked, ...signed(value, most[0].value),

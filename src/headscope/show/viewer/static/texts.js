@@ -308,14 +308,21 @@ export const EXPLORE = {
   withHeads: (heads) => `Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
-  layerOf: (layer, layers) => `layer ${layer} of ${layers}`,
+  headList: "Heads",
+  networkList: "Feed-forward networks",
+  noChange: "No change of 1 % or more.",
+  change: (after, by) => `→ ${after} ${EXPLORE.bys[by]}`,
+  opens: (head) => `open ${head}`,
+  soFar: "So far: ",
+  measuredSoFar: (share) => `Measured so far: ${share} of the parts, those that add most directly first.`,
   effectOf: (part, by, token, falls, before, after) =>
     `with ${part} ${EXPLORE.switchedBy[by]}, “${token}” ${falls ? "falls" : "rises"} from ${before} to ${after}`,
-  decides: (head, by, before, after) => `Of the heads, ${head} matters most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`,
+  decides: (head, by, before, after) =>
+    ["Of the heads, ", head, ` matters most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`],
   holdsBack: (head, by, before, after) =>
-    `Of the heads, ${head} holds it back most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`,
-  noneDecides: (head, by, before, after) => `No single head decides${
-    before === after ? "." : `: ${before} → ${after} with ${head} ${EXPLORE.switchedBy[by]}.`}`,
+    ["Of the heads, ", head, ` holds it back most: ${before} → ${after} with it ${EXPLORE.switchedBy[by]}.`],
+  noneDecides: (head, by, before, after) => ["No single head decides",
+    ...(before === after ? ["."] : [`: ${before} → ${after} with `, head, ` ${EXPLORE.switchedBy[by]}.`])],
   ofPart: "part",
   firstPart: "the first one at each step",
   atStep: (step, token, part, by, before, after) =>

@@ -26,8 +26,8 @@ const REST = 100; // ms without an action until the neighbours of the cursor are
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown in
     `place` if it is given, and `others` can be compared too (see `createBar`). `explanationOf` and `steps` explain
     edges (see `createWhy`), and `elsewhere` finds what a head does in other texts (see `createElsewhere`). Calls
-    `viewChanged` with each state that is shown, and `opens` before a person opens a head. Returns {refresh, change}:
-    both change entries of the state, and `refresh` also fetches the runs and the histories again. */
+    `viewChanged` with each state that is shown, and `opens` before a person opens a head. Returns {now, refresh, change}: `now` returns the state, both others change
+    entries of it, and `refresh` also fetches the runs and the histories again. */
 export function createViewer(root, options) {
   const { store, address, title, place, others, explanationOf, steps, elsewhere } = options;
   const { viewChanged = () => {}, opens = () => {} } = options;
@@ -242,7 +242,7 @@ export function createViewer(root, options) {
     for (const panel of [timeline, grid, map, lines]) panel.resize();
   }));
   for (const element of [root, overview]) resized.observe(element); // the panel Why hides what is in it
-  return { refresh, change };
+  return { refresh, change, now: () => state };
 }
 
 /** A place in the headline for a head, its name and its score. Returns a function that shows them. */
