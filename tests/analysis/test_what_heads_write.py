@@ -252,7 +252,7 @@ STATES = {
 """What can be switched off, held, replaced or hooked in a model while a text is read."""
 
 ASKED = {
-    "deciders_by_layer": lambda reading: list(reading.deciders_by_layer()),
+    "deciders_so_far": lambda reading: list(reading.deciders_so_far()),
     "gradient": lambda reading: reading.gradient(reading.logits[-1, 5], "heads"),
     "heads_at": lambda reading: reading.heads_at(2),
     "position": None,  # asks no model

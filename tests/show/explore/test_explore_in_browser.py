@@ -313,15 +313,19 @@ def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_
     with loaded.ablate(["L0H1"]), kept.ablate(["L0H1"]):
         parts = kept.deciders(TEXT, token=13, by=by)
         deciders = loaded.deciders(TEXT, token=13, by=by)
-    changed = (deciders["probability"] - deciders["without"]).abs() >= 0.01
-    falls = deciders["without"] < deciders["probability"]
-    listed = pd.concat([deciders[changed & falls], deciders[changed & ~falls][::-1]])[:6]
+    size = (deciders["probability"] - deciders["without"]).abs()
     token, before = f"“{deciders['token'][0]}”", percent(deciders["probability"][0])
     said = []
-    for row in listed.itertuples():
-        verb = "falls" if row.without < row.probability else "rises"
-        after = percent(row.without)
-        said.append(f"with {row.part} {switched}, {token} {verb} from {before} to {after}")
+    for kind in (r"L\dH\d", r"L\d feed-forward"):
+        of_kind = deciders[deciders["part"].str.fullmatch(kind)]
+        largest = of_kind.loc[size[of_kind.index].nlargest(5).index]
+        named = largest.index[:1] if "H" in kind else largest.index[:0]  # by the sentence
+        largest = largest[(size[largest.index] >= 0.01) | largest.index.isin(named)]
+        rises = largest["without"] - largest["probability"] >= 0.01
+        for row in pd.concat([largest[~rises], largest[rises]]).itertuples():
+            verb = "falls" if row.probability - row.without >= 0.01 else "rises"
+            after = percent(row.without)
+            said.append(f"with {row.part} {switched}, {token} {verb} from {before} to {after}")
     assert len(said) >= 2
     first = len(said)
     for step, table in ((7, deciders), (10, parts)):
@@ -335,7 +339,7 @@ def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_
     def sentences() -> list[str]:
         time.sleep(0.5)
         labelled = page.all(".deciders-card .rows [aria-label]")
-        return [each.get_attribute("aria-label") for each in labelled]
+        return [each.get_attribute("aria-label").replace("\xa0", " ") for each in labelled]
 
     assert sentences() == said[:first]
     assert "with L0H1 off" in page.text(".deciders-card .quiet")
@@ -352,7 +356,7 @@ def test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_
             wanted.append(text.format(step, token, *shares, part, switched))
         assert sentences()[first:] == wanted
     page.select("part", "")
-    page.click(page.all(".deciders-card .rows ~ .rows button")[1])
+    page.click(page.all(".kept-rows button")[1])
     assert page.one("select[aria-label='model']").get_attribute("value") == "this@10"
     assert sentences()[-2:] == said[-2:]
     page.type(TEXT[:1])

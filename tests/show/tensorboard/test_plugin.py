@@ -125,7 +125,7 @@ def test_the_tab_and_its_runs_with_snapshots_are_listed(served: Board) -> None:
 
 
 def test_static_files_are_served_with_their_type_and_no_other_file(served: Board) -> None:
-    files = {file.name: file.read_bytes() for file in STATIC}
+    files = {file.name: file.read_bytes() for file in STATIC if file.suffix != ".txt"}
     for name, content in {**files, "glossary.js": glossary_module().encode()}.items():
         answer, kind = served.ask(name), {".js": "javascript", ".css": "css"}[Path(name).suffix]
         assert answer.headers["Content-Type"] == f"text/{kind}; charset=utf-8"

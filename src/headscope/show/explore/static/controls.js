@@ -21,7 +21,7 @@ export class NumberField extends Component {
       if (target.checkValidity() && (optional || !empty)) change(empty ? null : Number(target.value));
       else target.reportValidity();
     };
-    return html`<${Field} tag="input" type="number" placeholder=${optional && TEXTS.off} field=${this.setField}
+    return html`<${Field} tag="input" type="number" placeholder=${optional ? TEXTS.off : undefined} field=${this.setField}
       onChange=${changed} ...${limits} />`;
   }
 }

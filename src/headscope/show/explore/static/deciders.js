@@ -129,7 +129,7 @@ function Found({ parts, by, label, share, opened, open }) {
       .filter((row) => size(row) >= SMALLEST || row === head);
     const rows = [...largest.filter((row) => !rises(row)), ...largest.filter(rises)].map((row) => ({
       text: row.part.replace(" feed-forward", ""), note: TEXTS.change(shares(row)[1], by), ...bar(row),
-      click: isHead(row) ? () => open(row.part) : undefined, marked: row.part === opened,
+      click: isHead(row) ? () => open(row.part) : undefined, marked: row.part === opened, tip: isHead(row) ? TEXTS.opens(row.part) : undefined,
       label: TEXTS.effectOf(row.part, by, label, falls(row), ...shares(row)),
     }));
     return html`<div><h4><span data-tip=${ofKind === isHead ? undefined : GLOSSARY.words["feed-forward"]}>${title}</span></h4>

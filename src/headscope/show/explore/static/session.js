@@ -85,12 +85,13 @@ export const EVENTS = {
   viewed(session, view) {
     const main = session.reading.value?.main;
     const changed = { view };
-    if (!main || view.token === null || view.token === main.answer.position) return changed;
+    if (!main || view.token === main.answer.position || (view.token === null && session.position === null)) return changed;
     if (session.writes && session.page.tokens) { // it has written more than what is shown
       changed.page = { ...session.page, tokens: main.answer.ids, written: main.written, target: null };
     } else if (textOf(session.page) !== textOf(main.request)) return changed; // of a text that is still shown
     else changed.page = { ...session.page, target: null };
-    return { ...changed, writes: 0, position: view.token === main.answer.history.labels.length - 1 ? null : view.token };
+    const last = main.answer.history.labels.length - 1;
+    return { ...changed, writes: 0, position: view.token === last ? null : view.token };
   },
 
   /** A model is described: what it cannot read is replaced. */
