@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-FORMAT = 6
+FORMAT = 7
 PLUGIN = "headscope"
 """The name of the TensorBoard plugin, which also marks its data in event files."""
 TAB = f"http://localhost:6006/#{PLUGIN}"

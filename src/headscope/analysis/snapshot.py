@@ -13,6 +13,9 @@ of part its name, how many there are, and the name, dtype and shape of each arra
 - `labels`: `text`, the JSON list of the labels of all tokens that occur below. Arrays with tokens
   have indices of this list, uint16 if it has at most 65,536 entries, otherwise uint32.
 - `lens`: `positions` (N,), and the other arrays of `Predictions` but `raised`.
+- `edges`: for each head and position, `keys` (L, H, N): the key with the largest weight except the
+  first token and the token itself, and `queries`: the later token with the largest weight on this
+  one, uint16. `keys_weights` and `queries_weights` are these weights.
 - `raised`, one part per layer, if they were computed: `tokens` and `pushes` (H, N, P).
 - `examples`, one part per layer, in reports: `text`, JSON of `analysis.examples.shown_examples`.
 
@@ -123,8 +126,10 @@ def snapshot(
             layer_arrays(layer, exact is not None) if exact is None or number in exact else None
             for number, layer in enumerate(weights)
         ],
-        **(prediction_arrays(predictions, label_of, layers, exact) if predictions else {}),
     }
+    if predictions:
+        kinds |= prediction_arrays(predictions, label_of, layers, exact)
+        kinds["edges"] = [edge_arrays(weights, predictions.positions, exact is not None)]
     kinds = {name: parts for name, parts in kinds.items() if any(parts)}
     described = [
         {"name": name, "count": len(parts), "arrays": _described(next(filter(None, parts)))}
@@ -201,6 +206,23 @@ def prediction_arrays(
     return {"labels": [{"text": np.frombuffer(text, "u1")}], "lens": [lens], "raised": every_raised}
 
 
+def edge_arrays(weights: Floats, positions: Sequence[int], exact: bool) -> Arrays:
+    """The part `edges` of weights (L, H, T, T)."""
+    every, arrays = np.arange(len(positions)), {}
+    for name in ("keys", "queries"):
+        places, strongest = [], []
+        for layer in weights:
+            rows = (layer if name == "keys" else layer.mT)[:, positions].copy()  # (H, N, T)
+            rows[:, every, positions] = 0
+            if name == "keys":
+                rows[..., 0] = 0
+            places.append(rows.argmax(axis=-1))
+            strongest.append(rows.max(axis=-1))
+        arrays[name] = np.stack(places).astype("<u2")
+        arrays[f"{name}_weights"] = np.stack(strongest).astype("<f4" if exact else "<f2")
+    return arrays
+
+
 def shares(weights: Floats) -> Floats:
     """The weights without the first key, divided by their sum. A row without other weight is 0."""
     others = weights.copy()
@@ -235,9 +257,10 @@ def max_bytes(layers: int, heads: int, tokens: int, vocab_size: int, label_bytes
     maps = layers * heads * (2 * cells + 8 * tokens + tokens * (tokens - 1) // 2)
     places = tokens * (layers + 1 + layers * heads)  # at each, P tokens and one number
     listed = LISTED * (index_type(vocab_size).itemsize + 2)
-    data = maps + label_bytes + places * (listed + 2) + tokens * 9
+    edges = layers * heads * tokens * 8
+    data = maps + edges + label_bytes + places * (listed + 2) + tokens * 9
     header = 8192 + tokens * (4 * LABEL_CHARACTERS + 40) + layers * (heads + 1) * 512
-    return header + data + data // 1000 + 64 * (2 * layers + 3)
+    return header + data + data // 1000 + 64 * (2 * layers + 4)
 
 
 def index_type(labels: int) -> np.dtype:

@@ -8,6 +8,7 @@ import { mainOf, runOf } from "./session.js";
 import { GLOSSARY } from "./viewer/glossary.js";
 import { Button, Card, Field, Options, Radios, Rows, html } from "./viewer/html.js";
 import { percentText } from "./viewer/next.js";
+import { headName, headsOf } from "./viewer/state.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 const LISTED = 5; // heads, and networks
@@ -89,6 +90,23 @@ export function decidingHead(session) {
   const head = value && of === decidersQuestion(session) ? headOf(value.parts) : null;
   const [before, after] = head ? shares(head) : [];
   return before === after ? null : head.part;
+}
+
+let given = { value: null, changes: null }; // the last changes: the same answer has the same object
+
+/** The change of the probability without each head, for the viewer: by head {change, said, listed}, or null. */
+export function changesOf(session) {
+  const { deciders: { value, of }, reading } = session;
+  const current = value && of === decidersQuestion(session) ? value : null;
+  if (given.value === current) return given.changes;
+  const { layers, heads } = reading.value.main.about;
+  const rows = new Map((current?.parts ?? []).map((row) => [row.part, row]));
+  const changes = current && headsOf({ layers, heads }).map((number) => {
+    const row = rows.get(headName(number, heads));
+    return row ? { change: row.without - row.probability, said: `→ ${shares(row)[1]}`, listed: size(row) >= SMALLEST } : { change: 0 };
+  });
+  given = { value: current, changes };
+  return changes;
 }
 
 const bar = (row) => ({ share: size(row), sign: row.probability > row.without ? "less" : "more" });

@@ -4,7 +4,7 @@ import { EMPTY, codec, readsOf, samplingOf, switchesOf } from "./address.js";
 import { createAnswers } from "./answers.js";
 import { ask } from "./api.js";
 import { Bars } from "./bars.js";
-import { Deciders, decidersOf, decidersQuestion, decidingHead, keptOf, keptQuestion } from "./deciders.js";
+import { Deciders, changesOf, decidersOf, decidersQuestion, decidingHead, keptOf, keptQuestion } from "./deciders.js";
 import { Editor } from "./editor.js";
 import { Models, keptSteps } from "./models.js";
 import { Patch, effectsOf, effectsQuestion, patchOf, patchQuestion } from "./patch.js";
@@ -71,6 +71,7 @@ function follow() {
   if (session.reading.busy) delete dataset.ready;
   if (reading.value && reading.value !== shown) show(reading.value);
   const head = decidingHead(session);
+  viewer.decide(changesOf(session));
   const now = viewer.now();
   if (!session.chosen && head && head !== now.head && now.walk.length === 0) viewer.change({ head });
   drawAll();
@@ -109,12 +110,13 @@ const viewer = createViewer(document.body, {
 });
 const after = (place) => placed((box) => document.querySelector(place).after(box));
 const bars = placed((box) => left.append(box));
-const deciders = placed((box) => document.querySelector(".overview").prepend(box));
+const [deciders, progress] = [1, 2].map(() => placed((box) => document.querySelector(".overview").append(box)));
 const cards = [
   [editor, Editor], [patch, Patch], [bars, Bars], [after("h1"), Models], [deciders, Deciders],
-  [after(".headline"), Switches], [after(".grid-card h3"), Progress],
+  [after(".headline"), Switches], [progress, Progress],
 ];
 document.querySelector("header").after(left);
+document.querySelector(".overview").prepend(deciders, progress);
 address.onChange((page) => tell("addressed", page));
 
 function drawAll() {

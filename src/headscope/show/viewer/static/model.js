@@ -43,18 +43,19 @@ export async function withWeights(store, model) {
     await store.layer(from.history, from.index, Math.floor(from.opened / history.heads)),
     from.opened % history.heads, tokens, view);
   const thumbnailsDiffer = comparison && comparison.kind !== "head";
-  const [thumbnails, otherThumbnails, mine, other, predictions] = await Promise.all([
+  const [thumbnails, otherThumbnails, mine, other, edges, predictions] = await Promise.all([
     store.thumbnails(history, index),
     thumbnailsDiffer ? store.thumbnails(comparison.history, comparison.index) : null,
     weights(model),
     comparison ? weights(comparison) : null,
+    kept === null ? null : edgesOf(store, history, index, kept).catch(() => null),
     kept === null ? null : predictionsOf(store, history, index, opened, kept)
       .catch(({ message }) => ({ problem: message })), // the weights may be fine
   ]);
   const values = other ? mine.map((value, place) => value - other[place]) : mine;
   const reach = other ? reachOf(values) : 1;
   const scale = other ? differences(reach) : WEIGHTS;
-  return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, predictions };
+  return { ...model, thumbnails, otherThumbnails, own: mine, other, values, reach, scale, edges, predictions };
 }
 
 async function choose(store, runs, state) {
@@ -176,6 +177,19 @@ async function predictionsOf(store, history, index, opened, token) {
     pushes: Array.from({ length: layers * heads }, (_, head) => pushes[head * places + place]),
     raised: most && listed(most, "pushes", heads, opened % heads).filter(({ value }) => value !== 0),
   };
+}
+
+/** For each head the token where a token looks most, and the later one that looks at it most: {keys, queries}, each
+    with `tokens` and their `weights`. Null if the data does not have them. */
+async function edgesOf(store, history, index, token) {
+  const { layers, heads } = history;
+  const [edges, lens] = await Promise.all(["edges", "lens"].map((kind) => store.part(history, index, kind)));
+  const places = lens?.positions?.shape[0];
+  const place = edges ? shaped(lens, "positions", places).indexOf(token) : -1;
+  if (place < 0) return null;
+  const of = (name) => shaped(edges, name, layers, heads, places).filter((_, at) => at % places === place);
+  return Object.fromEntries(["keys", "queries"].map((name) =>
+    [name, { tokens: of(name), weights: Array.from(of(`${name}_weights`)) }]));
 }
 
 /** The value of a part that has a JSON text. */

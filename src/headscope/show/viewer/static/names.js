@@ -34,6 +34,11 @@ const styleOf = (name) => own(STYLES, kindOf(name)) ?? ["ink", true];
 
 export const definitionOf = (name) => own(GLOSSARY.names, kindOf(name));
 
+const PLAIN = ["first-token", "local", "short-range", "frequent-token", "rare-token", "global", "mixed", NO_NAME];
+
+/** Whether a name says something that few heads do. */
+export const isTelling = (name) => !PLAIN.includes(name);
+
 /** What a metric means: of headscope's metrics the glossary says it, of others the data. */
 export const meaningOf = ({ descriptions = {} }, metric) => own(GLOSSARY.metrics, metric) ?? own(descriptions, metric);
 

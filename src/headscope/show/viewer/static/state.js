@@ -2,10 +2,11 @@
 
 /** The state without entries. `step` null is the last step, `head` null the head that is furthest above the
     threshold of its name. `compare` is "", or a kind (step, run, role, head) and its value: "step:400". `walk` are
-    the edges {head, query, key} that are explained, one after the other; the last one is shown. */
+    the edges {head, query, key} that are explained, one after the other; the last one is shown. `cells` is what the
+    cells of a large model show, and `layer` the layer whose maps are shown below them. */
 export const EMPTY = Object.freeze({
   run: null, text: null, step: null, head: null, token: null, metric: null,
-  view: "weights", compare: "", walk: Object.freeze([]),
+  view: "weights", compare: "", walk: Object.freeze([]), cells: "names", layer: null,
 });
 
 /** The numbers of all heads, layer by layer. */
@@ -50,6 +51,8 @@ const oneOf = (pattern) => (text) => (pattern.test(text) ? text : undefined);
 export const viewCodec = codecOf(EMPTY, {
   step: wholeNumber,
   token: wholeNumber,
+  layer: wholeNumber,
+  cells: oneOf(/^(decides$|metric:)/),
   view: oneOf(/^shares$/),
   compare: oneOf(/^(step|run|role|head):/),
   walk: (text) => [...text.matchAll(/(L(?:0|[1-9]\d*)H(?:0|[1-9]\d*))\.(\d+)\.(\d+)/g)].slice(0, MAX_WALK)

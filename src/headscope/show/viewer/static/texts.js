@@ -88,6 +88,17 @@ export const COMPARE = {
 
 export const HEADS = {
   title: "All heads",
+  heads: "Heads",
+  deciding: "Heads that decide",
+  lookFrom: (token) => ["Where “", token, "” looks most, besides the first token"],
+  lookAt: (token) => ["Heads in which a later token looks at “", token, "” most"],
+  named: "Heads with a telling name",
+  colour: "colour",
+  byName: "names",
+  byDecides: "which head decides",
+  metrics: "metrics",
+  layer: (layer) => `layer ${layer}`,
+  openLayer: "Shows the maps of this layer",
   noName: "without a name",
   held: "held",
   lossWithout: (change) => `loss ${change} without this head`,

@@ -4,7 +4,7 @@ import { createBar } from "./bar.js";
 import { createTooltip, explain, make, oncePerFrame } from "./dom.js";
 import { createElsewhere } from "./elsewhere.js";
 import { GLOSSARY } from "./glossary.js";
-import { createGrid } from "./grid.js";
+import { createHeads } from "./heads.js";
 import { createHelp } from "./help.js";
 import { createLines } from "./lines.js";
 import { createMap } from "./map.js";
@@ -26,8 +26,9 @@ const REST = 100; // ms without an action until the neighbours of the cursor are
 /** Builds the viewer in `root`. `store` gets the data, and `address` keeps the state. The text is shown in
     `place` if it is given, and `others` can be compared too (see `createBar`). `explanationOf` and `steps` explain
     edges (see `createWhy`), and `elsewhere` finds what a head does in other texts (see `createElsewhere`). Calls
-    `viewChanged` with each state that is shown, and `opens` before a person opens a head. Returns {now, refresh, change}: `now` returns the state, both others change
-    entries of it, and `refresh` also fetches the runs and the histories again. */
+    `viewChanged` with each state that is shown, and `opens` before a person opens a head. Returns {now, refresh, change, decide}: `now`
+    returns the state; `refresh` and `change` change entries of it, and `refresh` also fetches the runs and the histories
+    again; `decide` shows which heads decide (see `createHeads`). */
 export function createViewer(root, options) {
   const { store, address, title, place, others, explanationOf, steps, elsewhere } = options;
   const { viewChanged = () => {}, opens = () => {} } = options;
@@ -53,7 +54,7 @@ export function createViewer(root, options) {
   const main = make(root, "main", { hidden: "" });
   const overview = make(main, "div", { class: "overview" });
   const timeline = createTimeline(overview, actions);
-  const grid = createGrid(overview, actions);
+  const heads = createHeads(overview, actions);
   const reasons = createWhy(overview, actions, explanationOf, steps);
   const opened = make(main, "section", { class: "opened", "aria-labelledby": "opened-head" });
   const headline = make(opened, "div", { class: "headline" });
@@ -190,7 +191,7 @@ export function createViewer(root, options) {
     const losses = [model.loss, model.without].filter(Boolean).map((loss) => ` · ${loss}`);
     make(moment, "span", { class: "loss" }, losses.join(""));
     if (comparison && !two) moment.append(` ${COMMON.minus} ${comparison.note ?? comparison.what}`);
-    for (const panel of [timeline, grid, text, predicted, metrics, examples]) panel.show(model);
+    for (const panel of [timeline, heads, text, predicted, metrics, examples]) panel.show(model);
     bar.show(model);
     if (model.edge?.key !== null) address.write(state);
     shown = { rendering, model };
@@ -207,7 +208,7 @@ export function createViewer(root, options) {
     painted = { rendering, model: complete };
     main.classList.toggle("without-weights", !complete);
     if (!complete) return;
-    for (const panel of [grid, predicted, map, lines, reasons]) panel.paint(complete);
+    for (const panel of [heads, predicted, map, lines, reasons]) panel.paint(complete);
     showPointed();
     setTimeout(() => { if (isNewest()) prefetch(complete); }, REST);
   }
@@ -239,10 +240,10 @@ export function createViewer(root, options) {
   });
   address.onChange((changed) => change({ ...changed, head: changed.head ?? state.head }));
   const resized = new ResizeObserver(oncePerFrame(() => {
-    for (const panel of [timeline, grid, map, lines]) panel.resize();
+    for (const panel of [timeline, heads, map, lines]) panel.resize();
   }));
   for (const element of [root, overview]) resized.observe(element); // the panel Why hides what is in it
-  return { refresh, change, now: () => state };
+  return { refresh, change, now: () => state, decide: heads.decide };
 }
 
 /** A place in the headline for a head, its name and its score. Returns a function that shows them. */
