@@ -197,11 +197,13 @@ class Activations:
         return position % length
 
     @torch.no_grad()
-    def terms(self, layer: int, positions: int | slice = slice(None)) -> dict[str, Tensor]:
+    def terms(
+        self, layer: int, positions: int | slice = slice(None), *, heads: bool = True
+    ) -> dict[str, Tensor]:
         """The terms whose sum is the input of a layer, `residual[layer]`, (T, C) each, or (C,) at
         one position: `embedding`, `n-grams` and `positions` if they are added to it, the heads
         L0H0, L0H1, ..., `L0 attention bias` if the output projections have biases, and `L0
-        feed-forward` if there are feed-forward networks."""
+        feed-forward` if there are feed-forward networks. Without `heads`, these are left out."""
         model, tokens = self.model, self.tokens[None]
         terms = {"embedding": model.embedding(tokens)[0] * model.embedding_scale}
         x = terms["embedding"]
@@ -211,9 +213,9 @@ class Activations:
         if type(model.position).forward is not Position.forward:
             terms["positions"] = model.position(x[None])[0] - x
         terms = {name: term[positions] for name, term in terms.items()}
-        heads = self.heads_at(positions)
+        of_heads = self.heads_at(positions) if heads else [()] * layer
         for earlier, block in enumerate(model.blocks[:layer]):
-            for head, output in enumerate(heads[earlier]):
+            for head, output in enumerate(of_heads[earlier]):
                 terms[f"L{earlier}H{head}"] = output
             if block.attention.out_bias and block.attention.has_out_proj:
                 terms[f"L{earlier} attention bias"] = self.rest[earlier, positions]

@@ -9,10 +9,13 @@ and a part that the key reads (Elhage 2021, "QK circuits"). Softmax ignores a nu
 to all scores of a query, so scores are shown relative to their mean over the keys that it sees.
 """
 
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -66,15 +69,34 @@ class Why:
         for all scores of a text, `share`. A position bias has a row named "position bias"."""
         return data_frame(self.rows())
 
+    def by_query(self) -> DataFrame:
+        """A row for each `query_part`, with its sum over all key parts, the largest number first.
+        The last row is the position bias, and all rows add up to the total."""
+        return data_frame(self.sums("query"))
+
+    def by_key(self) -> DataFrame:
+        """The same for each `key_part`, summed over all query parts."""
+        return data_frame(self.sums("key"))
+
+    def sums(self, side: Literal["query", "key"]) -> Rows:
+        """The rows of `by_query` or `by_key` as plain data."""
+        values = self.pairs.sum(dim=1 if side == "query" else 0).tolist()
+        rows = sorted(zip(self.parts, values, strict=True), key=lambda row: -abs(row[1]))
+        rows.append((POSITION_BIAS, self.position_bias))
+        return [{f"{side}_part": part, self.unit: value} for part, value in rows]
+
+    @property
+    def unit(self) -> str:
+        return "share" if self.query is None else "score"
+
     def rows(self) -> Rows:
         """The rows of `table` as plain data."""
-        name = "share" if self.query is None else "score"
         both = product(self.parts, repeat=2)
         rows = [(*parts, n) for parts, n in zip(both, self.pairs.flatten().tolist(), strict=True)]
         if self.position_bias:
             rows.append((POSITION_BIAS, POSITION_BIAS, self.position_bias))
         rows.sort(key=lambda row: -abs(row[2]))
-        return [{"query_part": row[0], "key_part": row[1], name: row[2]} for row in rows]
+        return [{"query_part": row[0], "key_part": row[1], self.unit: row[2]} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -112,66 +134,104 @@ class QueriesAndKeys:
         return Why(head, query, key, self.parts, *self.divided(self.minus_mean(edge)))
 
 
-@torch.no_grad()
-def queries_and_keys(
-    reading: Activations, layer: int, head: int, visible: Tensor
-) -> QueriesAndKeys:
-    """The queries and keys of a head, by parts, with the mask `visible` (T, T) of `seen_keys`.
-    Raises UserError if its scores are not such sums or its weights not their softmax: in additive
-    attention, or with some parts of the user."""
-    model, block, length = reading.model, reading.model.blocks[layer], len(reading.tokens)
-    modules: Any = (block.attention, block.attention_norm, model.position)
-    names = ", ".join(type(module).__name__ for module in modules)
-    refusal = UserError(f"L{layer}H{head}: its scores are not a sum over pairs of parts: {names}")
-    if isinstance(block.attention, AdditiveAttention) or not is_linear(block):
-        raise refusal
-    attention, norm, position = (deepcopy(module).cpu().double() for module in modules)
-    terms = {name: term.cpu().double() for name, term in reading.terms(layer).items()}
-    scale = norm_scale(norm, reading.residual[layer].cpu().double())
+class ReadInLayer:
+    """What the heads of a layer read on one text, in float64 on the CPU: made once for all heads.
 
-    def projected(kind: int, number: int, head_norm: Any) -> Tensor:
-        matrix = attention.projections()[kind][number]  # (D, C)
-        folded = fold_norm(norm, matrix)
-        parts = [scale * (term @ folded.mT) for term in terms.values()]
-        bias = torch.zeros(len(matrix)).double()
-        if getattr(norm, "bias", None) is not None:
-            bias += matrix @ norm.bias
-        if attention.qkv_bias:
-            bias += attention.projections("bias")[kind][number]
-        x = torch.stack([*parts, bias.expand_as(parts[0])])  # (N, T, D)
-        return norm_scale(head_norm, x.sum(dim=0)) * fold_into(head_norm, x)
+    What an earlier head writes is its outputs (T, D) times its output matrix. The product of this
+    matrix and that of a query or a key is D wide, so no term of a head is C wide (Elhage 2021).
+    """
 
-    owner = attention.stack[head] if isinstance(attention, StackedHeads) else attention
-    queries = projected(0, head, owner.q_norm)
-    keys = projected(1, head * attention.kv_heads // attention.heads, owner.k_norm)
-    q, k = (x[:, 0] for x in position.rotate(queries[:, None], keys[:, None]))
-    bias = position.bias(length, length)
-    bias = torch.zeros(length, length) if bias is None else bias[head % len(bias)].detach()
-    scores = reading.scores_of(layer)[0, head].cpu()
-    used = q.flatten(1).any(dim=1) | k.flatten(1).any(dim=1)
-    parts = [name for name, is_used in zip([*terms, BIASES], used, strict=True) if is_used]
-    found = QueriesAndKeys(parts, q[used], k[used], attention.scale, bias, visible)
-    error = (found.scores - scores).abs()
-    lengths = [x.sum(dim=0).norm(dim=-1) for x in (q, k)]
-    largest = attention.scale * torch.outer(*lengths) + bias.abs()  # that a score can be
-    rounding = max(TOLERANCE, 4 * torch.finfo(model.embedding.weight.dtype).eps)
-    weights = scores.where(visible, -torch.inf).softmax(dim=-1).where(visible, 0.0)
-    is_softmax = (reading.attention[layer, head].cpu() - weights).abs().max() < TOLERANCE
-    if not is_softmax or not (error <= rounding * largest)[visible].all():
-        raise refusal
-    return found
+    def __init__(self, reading: Activations, layer: int) -> None:
+        """Raises UserError if scores are no sums over parts: in additive attention, or with some
+        parts of the user."""
+        self.reading, self.layer, block = reading, layer, reading.model.blocks[layer]
+        modules: Any = (block.attention, block.attention_norm, reading.model.position)
+        self.names = ", ".join(type(module).__name__ for module in modules)
+        if isinstance(block.attention, AdditiveAttention) or not is_linear(block):
+            raise self.refusal()
+        self.attention, self.norm, self.position = (
+            deepcopy(each).cpu().double() for each in modules
+        )
+        self.terms = {
+            name: x.cpu().double() for name, x in reading.terms(layer, heads=False).items()
+        }
+        self.written = [
+            (outputs[0].cpu().double(), output_matrices(attention).cpu().double())
+            for attention, outputs in zip(
+                reading.model.attentions[:layer], reading.forward_pass.outputs, strict=False
+            )
+        ]  # (T, H, D), (H, C, D)
+        self.scale = norm_scale(self.norm, reading.residual[layer].cpu().double())
+        self.scores = reading.scores_of(layer)[0].cpu()
+        self.visible = seen_keys(reading, layer)
+
+    def refusal(self, heads: str = "") -> UserError:
+        what = f"{heads or f'layer {self.layer}'}: its scores are not a sum over pairs of parts"
+        return UserError(f"{what}: {self.names}")
+
+    def parts(self, matrix: Tensor) -> dict[str, Tensor]:
+        """A query or key matrix (D, C) times each term of the normalized residual stream: (T, D)
+        each."""
+        folded = fold_norm(self.norm, matrix)
+        others = {name: self.scale * (term @ folded.mT) for name, term in self.terms.items()}
+        found = {name: term for name, term in others.items() if not re.match(r"L\d", name)}
+        for layer, (outputs, matrices) in enumerate(self.written):
+            composed = matrices.transpose(1, 2) @ folded.mT  # (H, D, D)
+            written = self.scale * torch.einsum("thd,hde->hte", outputs, composed)
+            found |= {f"L{layer}H{head}": each for head, each in enumerate(written)}
+            found |= {name: x for name, x in others.items() if name.startswith(f"L{layer} ")}
+        return found
+
+    def queries_and_keys(self, head: int) -> QueriesAndKeys:
+        """Raises UserError if the scores of the head are not such sums, or its weights not their
+        softmax: with some parts of the user."""
+        attention, norm, reading = self.attention, self.norm, self.reading
+
+        def projected(kind: int, number: int, head_norm: Any) -> tuple[list[str], Tensor]:
+            matrix = attention.projections()[kind][number]  # (D, C)
+            parts = self.parts(matrix)
+            bias = torch.zeros(len(matrix)).double()
+            if getattr(norm, "bias", None) is not None:
+                bias += matrix @ norm.bias
+            if attention.qkv_bias:
+                bias += attention.projections("bias")[kind][number]
+            parts[BIASES] = bias.expand_as(parts["embedding"])
+            x = torch.stack([*parts.values()])  # (N, T, D)
+            return [*parts], norm_scale(head_norm, x.sum(dim=0)) * fold_into(head_norm, x)
+
+        owner = attention.stack[head] if isinstance(attention, StackedHeads) else attention
+        names, queries = projected(0, head, owner.q_norm)
+        _, keys = projected(1, head * attention.kv_heads // attention.heads, owner.k_norm)
+        q, k = (x[:, 0] for x in self.position.rotate(queries[:, None], keys[:, None]))
+        length = len(reading.tokens)
+        bias = self.position.bias(length, length)
+        bias = torch.zeros(length, length) if bias is None else bias[head % len(bias)].detach()
+        used = q.flatten(1).any(dim=1) | k.flatten(1).any(dim=1)
+        parts = [name for name, is_used in zip(names, used, strict=True) if is_used]
+        scores, visible = self.scores[head], self.visible[head]
+        found = QueriesAndKeys(parts, q[used], k[used], attention.scale, bias, visible)
+        error = (found.scores - scores).abs()
+        lengths = [x.sum(dim=0).norm(dim=-1) for x in (q, k)]
+        largest = attention.scale * torch.outer(*lengths) + bias.abs()  # that a score can be
+        rounding = max(TOLERANCE, 4 * torch.finfo(reading.model.embedding.weight.dtype).eps)
+        weights = scores.where(visible, -torch.inf).softmax(dim=-1).where(visible, 0.0)
+        of_model = reading.attention[self.layer, head].cpu()
+        is_softmax = (of_model - weights).abs().max() < TOLERANCE
+        if not is_softmax or not (error <= rounding * largest)[visible].all():
+            raise self.refusal(f"L{self.layer}H{head}")
+        return found
 
 
-def seen_keys(reading: Activations, layer: int, head: int) -> Tensor:
-    """The mask (T, T), True where a query sees a key: earlier, in the same document, and not hidden
-    by an attention of the user. These keys get a weight if all queries and keys are zero."""
+def seen_keys(reading: Activations, layer: int) -> Tensor:
+    """The mask (H, T, T), True where a query sees a key: earlier, in the same document, and not
+    hidden by an attention of the user. These keys get a weight if all queries and keys are zero."""
     attention, length = reading.model.attentions[layer], len(reading.tokens)
     heads = (attention.heads, attention.kv_heads, attention.kv_heads)
     zeros = (reading.residual.new_zeros(1, number, length, attention.head_dim) for number in heads)
     mask = reading.model.document_mask(reading.tokens[None])
     computed = attention.attend(*zeros, mask=mask, bias=None, dropout=0.0, explicit=True)
     assert computed.weights is not None  # the explicit path returns them
-    return computed.weights[0, head].cpu() > 0
+    return computed.weights[0].cpu() > 0
 
 
 def edge_of(
@@ -188,19 +248,37 @@ def edge_of(
     return query, key
 
 
-def why(reading: Activations, head: str, query: int | None, key: int | None) -> Why:
-    """See `Reading.why`."""
+@torch.no_grad()
+def why(
+    reading: Activations,
+    head: str,
+    query: int | None,
+    key: int | None,
+    in_layer: ReadInLayer | None = None,
+) -> Why:
+    """See `Reading.why`. `in_layer` is what the heads of this layer read, if it is known."""
     layer, number = parse_head(head, reading.model)
-    visible = seen_keys(reading, layer, number)
     if query is None and key is None:
-        found = queries_and_keys(reading, layer, number, visible)
+        found = (in_layer or ReadInLayer(reading, layer)).queries_and_keys(number)
         edges = found.minus_mean(found.scores)
         if edges.abs().max() <= 1e-6 * found.scores[found.visible].abs().max():  # rounding
             raise UserError(f"{head} has equal scores for all keys of a query: read a longer text")
         edges = edges / edges.square().sum()  # the covariance with it is a share of the variance
         return Why(head, None, None, found.parts, *found.divided(edges))
-    query, key = edge_of(reading, (layer, number), visible, query, key)
-    return queries_and_keys(reading, layer, number, visible).why(head, query, key)
+    query, key = edge_of(reading, (layer, number), seen_keys(reading, layer)[number], query, key)
+    in_layer = in_layer or ReadInLayer(reading, layer)
+    return in_layer.queries_and_keys(number).why(head, query, key)
+
+
+def why_of_all(reading: Activations) -> Iterator[Why]:
+    """Which pairs make the scores of each head differ (see `Reading.why`), of those heads whose
+    scores are such sums."""
+    for layer, attention in enumerate(reading.model.attentions):
+        with suppress(UserError):
+            in_layer = ReadInLayer(reading, layer)
+            for head in range(attention.heads):
+                with suppress(UserError):
+                    yield why(reading, f"L{layer}H{head}", None, None, in_layer)
 
 
 @torch.no_grad()
@@ -213,13 +291,14 @@ def explanation(reading: Activations, head: str, query: int, key: int | None) ->
     - `elsewhere`: the scores of this query and key if the key stood at the query, one token back,
       and so on, and `others`: the mean score of all keys if each of them stood where this one is.
       Only for a position encoding that rotates or has a bias.
-    - `pairs`: LISTED pairs of the sum, the largest first, and its `total`.
+    - `pairs`: LISTED pairs of the sum, the largest first, its `total`, and `by_query` and `by_key`:
+      [part, number] of each part, the largest first, and of the position bias.
 
     If the scores are not such a sum, `problem` says why, and what follows `raised` is missing.
     `raised` is missing if the head is switched off or held, so that no value is moved, and in an
     attention of the user without matrices."""
     layer, number = parse_head(head, reading.model)
-    visible = seen_keys(reading, layer, number)
+    visible = seen_keys(reading, layer)[number]
     query, key = edge_of(reading, (layer, number), visible, query, key)
     block, seen = reading.model.blocks[layer], visible[query].tolist()
     scores, weights = reading.scores_of(layer)[0], reading.attention[layer]
@@ -235,10 +314,11 @@ def explanation(reading: Activations, head: str, query: int, key: int | None) ->
             pushes = reading.pushes(weights[number, query, key] * written, query)
             shown["raised"] = reading.most_pushed(pushes, LISTED)
     try:
-        found = queries_and_keys(reading, layer, number, visible)
+        found = ReadInLayer(reading, layer).queries_and_keys(number)
     except UserError as error:
         return shown | {"problem": str(error)}
-    pairs = found.why(head, query, key).rows()
+    sums = found.why(head, query, key)
+    pairs = sums.rows()
     position, shared = type(reading.model.position), number * attention.kv_heads // attention.heads
     if position.rotate is not Position.rotate or position.bias is not Position.bias:
         x = block.attention_norm(residual)
@@ -255,5 +335,7 @@ def explanation(reading: Activations, head: str, query: int, key: int | None) ->
         "scale": found.scale,
         "position_bias": float(found.bias[query, key]),
         "pairs": [list(row.values()) for row in pairs[:LISTED]],
-        "total": sum(row["score"] for row in pairs),
+        "total": sums.total,
+        "by_query": [list(row.values()) for row in sums.sums("query")],
+        "by_key": [list(row.values()) for row in sums.sums("key")],
     }

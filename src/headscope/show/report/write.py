@@ -4,7 +4,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +20,7 @@ from headscope.analysis.head_statistics import head_similarity
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.reading import Reading
 from headscope.analysis.snapshot import Snapshot
-from headscope.analysis.why import POSITION_BIAS, Why
+from headscope.analysis.why import POSITION_BIAS, Why, why_of_all
 from headscope.errors import UserError
 from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.reading_page import page_of, shown_tokens
@@ -140,11 +139,9 @@ def measure_step(
         rows["examples"] = [*example_rows(found)]
     of_page = model.read(report.tokens[:shown])
     rows["deciders"] = of_page.deciders(token=expected).to_dict("records")
-    reads: dict[str, Why] = {}
-    for head in heads.record.heads:
-        with suppress(UserError):  # its scores are not a sum over pairs, or do not differ
-            reads[head] = why = of_page.why(head)
-            rows["reads"] += [{"head": head, **row} for row in why.rows()[:READ]]
+    reads = {why.head: why for why in why_of_all(of_page)}
+    for head, why in reads.items():
+        rows["reads"] += [{"head": head, **row} for row in why.rows()[:READ]]
     return ReportStep(heads, snapshot, reading.loss(shown), reads, rows)
 
 

@@ -20,12 +20,6 @@ export function percentText(share) {
   return `${(100 * share).toFixed(share < 0.0995 || (share > 0.9945 && share < 1) ? 1 : 0)} %`;
 }
 
-/** Adds a bar that shows a share from 0 to 1. */
-export function addShare(parent, look, share) {
-  const bar = make(parent, "i", { class: `share ${look}`, "aria-hidden": "true" });
-  bar.style.setProperty("--value", `${100 * Math.min(1, share || 0)}%`);
-}
-
 /** Shows rows (see `Rows`) in an element. */
 export const list = (element, rows) => draw(element, html`<${Rows} rows=${rows} />`);
 

@@ -26,7 +26,7 @@ function shadesBetween(hexadecimals) {
 export const WEIGHTS = {
   ...shadesBetween(VIRIDIS),
   index: (weight) => Math.min(SHADES - 1, Math.round(Math.sqrt(weight) * (SHADES - 1))),
-  ticks: [0, 0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 1].map((w) => [String(w), Math.sqrt(w)]),
+  ticks: [0, 0.05, 0.2, 0.4, 0.7, 1].map((w) => [String(w), Math.sqrt(w)]),
   diverging: false,
 };
 

@@ -198,7 +198,11 @@ export const WHY = {
   relative: (score, difference, mean, query, key) => [`The pairs add up to ${difference}: the score ${score} minus the mean of `
     + `all keys, ${mean}, which softmax ignores. A pair is a part of “`, query, "” times a part of “", key, "”. Click a head: why did it look there?"],
   byPlace: (key, back) => ["Mostly because “", key, `” is ${back}, whatever token it is.`],
-  noMost: "No pair adds more than half of the sum.",
+  noMost: "No pair adds more than half of the sum: it is spread over many parts.",
+  partsOf: (token) => ["By what “", token, "” reads"],
+  otherParts: (number, share) => `${count(number, "other part")}, each below ${percent(share)} of the sum`,
+  pairs: "Pairs",
+  key: "another key",
   andPlace: (back) => `, and because it is ${back}.`,
   places: (key, back, byToken, byPlace) => ["Token or place? That it is “", key, `” adds ${byToken} `
     + `(compared with all keys, if they were ${back}), and that it is ${back} adds ${byPlace} (compared with other places):`],

@@ -1,8 +1,9 @@
 // Why a head looks from a query to a key: how the weight is computed, and which parts of both tokens make the
 // score high. A click on a part that is a head explains why this head looks where it looks, and so on.
 
-import { button, explainControl, make } from "./dom.js";
-import { addShare, list, signed } from "./next.js";
+import { controlMeaning, make } from "./dom.js";
+import { Button, Field, Options, Rows, Share, Token, draw, html } from "./html.js";
+import { signed } from "./next.js";
 import { differenceText, stepText } from "./scales.js";
 import { COMMON, WHY as TEXTS } from "./texts.js";
 import { row, strongest } from "./weights.js";
@@ -11,6 +12,8 @@ const KEYS = 6; // that are listed
 const PLACES = 4; // distances that are listed, besides that of the key
 const HARDLY = 0.5; // a head hardly looks at a key with less than this share of the mean weight
 const SMALL = 0.005; // a sum that is shown as zero
+const SHARE = 0.1; // of the sum: smaller parts are one row
+const HEADS = 3; // heads that are always listed: from them, the walk goes on
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const isHead = (part) => /^L\d+H\d+$/.test(part);
@@ -19,176 +22,26 @@ const isHead = (part) => /^L\d+H\d+$/.test(part);
     is given, `steps.list()` are the kept steps {step, name}, and `steps.why(name, edge)` explains an edge at one. */
 export function createWhy(parent, actions, explanationOf = () => null, steps = null) {
   const section = make(parent, "section", { class: "card why-card", "aria-label": COMMON.why, hidden: "" });
-  const trail = make(section, "nav", { class: "buttons", "aria-label": TEXTS.walk });
-  const heading = make(section, "h3", { tabindex: -1 });
-  const problem = make(section, "p", { class: "quiet", role: "status" });
-  const body = make(section, "div", { class: "blocks" });
-  const block = (parent, title) => {
-    const box = make(parent, "div");
-    make(box, "h4", {}, title);
-    return box;
-  };
-  const partsBox = block(body, TEXTS.parts);
-  const mostly = make(partsBox, "p", { class: "effect" });
-  const pairs = make(partsBox, "div", { class: "rows pairs" });
-  const relative = make(partsBox, "p", { class: "quiet" });
-  const places = make(partsBox, "p");
-  const placeRows = make(partsBox, "div", { class: "rows" });
-  const since = button(partsBox, COMMON.since, () => listSteps(current));
-  const byStep = make(partsBox, "p", { hidden: "" }, TEXTS.byStep);
-  const stepRows = make(partsBox, "div", { class: "rows by-step" });
-  const calculation = make(body, "div", { class: "calculation" });
-  const scoreBox = block(calculation, TEXTS.score);
-  const multiplied = make(scoreBox, "p");
-  const vectors = make(scoreBox, "div", { class: "vectors", role: "img", "aria-label": TEXTS.bars });
-  const summed = make(scoreBox, "p");
-  const weightBox = block(calculation, TEXTS.weight);
-  const softmax = make(weightBox, "p");
-  const keyRows = make(weightBox, "div", { class: "rows keys" });
-  const valueBox = block(calculation, TEXTS.value);
-  const moved = make(valueBox, "p");
-  const raised = make(valueBox, "div", { class: "rows" });
   let asked = null; // the question that is asked, or that the panel answers
-  let current = null; // the model and the edge that are shown
+  let shown = null; // what is shown: {model, edge, answer, problem, byStep}
 
-  function showTrail({ state: { walk }, labels }) {
-    trail.replaceChildren();
-    walk.forEach((edge, number) => {
-      const text = TEXTS.edge(edge.head, `${labels[edge.query]} ${edge.query}`, `${labels[edge.key]} ${edge.key}`);
-      const last = number === walk.length - 1;
-      const attributes = { "aria-current": last ? "step" : undefined, title: TEXTS.walk };
-      button(trail, text, () => actions.follow(walk.slice(0, number + 1)), attributes);
-      if (!last) trail.append(" ← ");
-    });
-    button(trail, TEXTS.close, () => actions.follow([]), { class: "action close", title: TEXTS.closes });
-  }
-
-  function draw(model, edge, answer) {
-    current = { model, edge };
-    const { labels, history } = model;
-    const [query, key] = [edge.query, edge.key].map((token) => () => {
-      const name = make(null, "bdi", { class: "token-name" }, labels[token]);
-      make(name, "span", { class: "token-number" }, token);
-      return name;
-    });
-    const seen = answer ? answer.scores.filter((score) => score !== null) : [];
-    const hardly = answer && answer.weights[edge.key] < HARDLY / seen.length;
-    heading.replaceChildren(...TEXTS.why(edge.head, query(), key(), hardly));
-    problem.textContent = !answer ? TEXTS.needsModel : answer.problem
-      ?? (history.switched.includes(edge.head) || model.step.held[model.opened] ? TEXTS.switched(edge.head) : seen.length < 2 ? TEXTS.oneKey : "");
-    scoreBox.hidden = !answer?.pairs;
-    partsBox.hidden = !answer?.pairs || seen.length < 2;
-    valueBox.hidden = !answer?.raised;
-    if (!scoreBox.hidden) {
-      const { q, k, scale, position_bias: bias, scores } = answer;
-      const sum = q.reduce((total, value, i) => total + value * k[i], 0);
-      multiplied.replaceChildren(...TEXTS.multiplied(query(), key(), q.length));
-      showVectors(answer);
-      summed.replaceChildren(...TEXTS.summed(differenceText(sum), scale.toFixed(3), bias && differenceText(bias),
-        differenceText(scores[edge.key])));
-    }
-    softmax.replaceChildren(...TEXTS.softmax(query(), seen.length || edge.query + 1, labels.length - 1 - edge.query));
-    showKeys(model, edge, answer);
-    if (answer?.raised) {
-      moved.replaceChildren(...TEXTS.moved(key(), answer.weights[edge.key].toFixed(3), query()));
-      list(raised, answer.raised.slice(0, 5).map(([text, value]) => ({ text, ...signed(value, answer.raised[0][1]) })));
-    }
-    if (!partsBox.hidden) showPairs(edge, answer, query, key, seen);
-  }
-
-  /** The query, the key and their products as bars, one for each dimension. */
-  function showVectors({ q, k }) {
-    vectors.replaceChildren();
-    const products = q.map((value, i) => value * k[i]);
-    [q, k, products].forEach((values, number) => {
-      make(vectors, "span", { class: "quiet" }, TEXTS.vectors[number]);
-      const bars = make(vectors, "div", { class: "vector" });
-      bars.style.gap = values.length > 128 ? 0 : "1px";
-      const most = Math.max(...values.map(Math.abs)) || 1;
-      for (const value of values) {
-        const look = ["looks", "looked", value > 0 ? "more" : "less"][number];
-        make(bars, "i", { class: look }).style.setProperty("--value", value / most);
-      }
-    });
-  }
-
-  /** The keys with the largest weights, with their scores before and their weights after softmax. */
-  function showKeys({ state: { walk }, labels, own }, edge, answer) {
-    const weights = row(own, edge.query).map(([token, weight]) => [token, answer ? answer.weights[token] ?? 0 : weight]);
-    const listed = new Set([...strongest(weights, KEYS).map(([token]) => token), edge.key]);
-    const [shown, others] = [true, false].map((isListed) => weights.filter(([token]) => listed.has(token) === isListed));
-    const bar = (weight) => ({ share: weight, sign: "looks", note: weight.toFixed(3) });
-    const rows = shown.map(([token, weight]) => {
-      const entry = { before: token, text: labels[token], ...bar(weight), marked: token === edge.key };
-      const score = answer?.scores[token] ?? null; // null: the query does not see this key
-      if (score === null) return entry;
-      const click = () => actions.follow([...walk.slice(0, -1), { ...edge, key: token }]);
-      return { ...entry, note: `${differenceText(score)} → ${entry.note}`, click, tip: TEXTS.keyTip(labels[token]) };
-    });
-    const rest = others.reduce((sum, [, weight]) => sum + weight, 0);
-    list(keyRows, [...rows, ...(others.length ? [{ text: TEXTS.others(others.length), ...bar(rest) }] : [])]);
-  }
-
-  function showPairs(edge, { pairs: shown, total, scores, elsewhere = [], others }, query, key, seen) {
-    const distance = edge.query - edge.key;
-    const score = scores[edge.key];
-    const away = elsewhere.filter((_, back) => back !== distance);
-    const byPlace = score - mean(away);
-    const byToken = score - others;
-    const [place, token] = [byPlace, byToken].map((value) => value * Math.sign(total));
-    const largest = shown.find(([, , value]) => value * total > 0); // not one that works against the sum
-    const isMost = (value) => value > Math.abs(total) / 2;
-    const andPlace = place > Math.max(0, token) ? TEXTS.andPlace(TEXTS.back(distance)) : ".";
-    mostly.replaceChildren(...(Math.abs(total) < SMALL ? []
-      : isMost(place) && place > 2 * Math.max(0, token) ? TEXTS.byPlace(key(), TEXTS.back(distance))
-        : isMost(Math.abs(largest?.[2])) ? [...TEXTS.mostly(...largest, query(), key()), andPlace] : [TEXTS.noMost]));
-    relative.replaceChildren(...TEXTS.relative(differenceText(score), differenceText(total),
-      differenceText(mean(seen)), query(), key()));
-    pairs.replaceChildren();
-    const ends = make(pairs, "div", { class: "row quiet" });
-    for (const text of [TEXTS.at(query()), [""], TEXTS.at(key())]) make(ends, "span").append(...text);
-    const rest = total - shown.reduce((sum, [, , value]) => sum + value, 0);
-    for (const [ofQuery, ofKey, value] of [...shown, ...(Math.abs(rest) < SMALL ? [] : [[TEXTS.rest, "", rest]])]) {
-      const line = make(pairs, "div", { class: "row" });
-      addPart(line, ofQuery, edge.query);
-      make(line, "span", { class: "before" }, ofKey && "×");
-      addPart(line, ofKey, edge.key);
-      const { note, share, sign } = signed(value, shown[0][2]);
-      addShare(line, sign, share);
-      make(line, "span", { class: "note" }, note);
-    }
-    places.replaceChildren(...(away.length ? TEXTS.places(key(), TEXTS.back(distance), differenceText(byToken),
-      differenceText(byPlace)) : []));
-    const most = Math.max(...elsewhere.map(Math.abs));
-    const rows = elsewhere.map((value, back) => ({ text: TEXTS.back(back), ...signed(value, most), marked: back === distance }));
-    list(placeRows, rows.filter(({ marked }, back) => away.length && (back < PLACES || marked)));
-    stepRows.replaceChildren();
-    byStep.hidden = true;
-    since.hidden = !steps || steps.list().length < 2;
-  }
-
-  /** A part of a token: a head is a button that explains where it looks. */
-  function addPart(line, part, token) {
-    if (!isHead(part)) explainControl(make(line, "span", {}, part), part.replace(/^L\d+ /, ""));
-    else {
-      const follow = () => actions.follow([...current.model.state.walk, { head: part, query: token, key: null }]);
-      const title = TEXTS.follow(part, current.model.labels[token]);
-      button(line, part, follow, { title });
-    }
-  }
+  const show = (changes) => {
+    shown = { ...shown, ...changes };
+    draw(section, html`<${Trail} model=${shown.model} follow=${actions.follow} />
+      <${Explanation} ...${shown} follow=${actions.follow} since=${steps?.list().length > 1 && !shown.byStep && listSteps} />`);
+  };
 
   /** The largest pair of the same edge at each kept step. */
-  async function listSteps({ edge, model }) {
-    since.hidden = true;
-    byStep.hidden = false;
+  async function listSteps() {
+    const { edge, model } = shown;
     const found = [];
+    show({ byStep: found });
     for (const { name, step } of steps.list()) {
       const answer = await steps.why(name, edge).catch((error) => ({ problem: error.message }));
-      if (current.edge !== edge || current.model !== model) return;
+      if (shown.edge !== edge || shown.model !== model) return;
       const [ofQuery, ofKey, value] = answer.pairs?.[0] ?? [answer.problem, "", 0];
       found.push({ before: stepText(step), text: ofKey ? `${ofQuery} × ${ofKey}` : ofQuery, value });
-      list(stepRows, found.map(({ value: each, ...texts }) =>
-        ({ ...texts, ...signed(each, Math.max(...found.map((other) => Math.abs(other.value)))) })));
+      show({ byStep: [...found] });
     }
   }
 
@@ -209,7 +62,6 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
         if (asked === edge) actions.follow([...model.state.walk.slice(0, -1), { ...edge, key }]);
         return;
       }
-      showTrail(model);
       const question = [history, model.step.step, edge.head, edge.query, edge.key];
       if (asked?.every?.((each, i) => each === question[i])) return;
       const isOther = asked?.slice?.(2).join() !== question.slice(2).join();
@@ -218,12 +70,147 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
       const answer = await Promise.resolve(explanationOf(model, edge)).catch(({ message }) => ({ problem: message }));
       if (asked !== question) return;
       section.classList.remove("asking");
-      draw(model, edge, answer?.weights ? answer : null);
-      if (answer?.problem) problem.textContent = answer.problem;
+      show({ model, edge, answer: answer?.weights ? answer : null, problem: answer?.problem, byStep: null });
       if (!isOther) return;
-      heading.focus({ preventScroll: true });
+      section.querySelector("h3").focus({ preventScroll: true });
       const { top } = section.getBoundingClientRect();
       if (top < 0 || top > 0.7 * innerHeight) section.scrollIntoView();
     },
   };
+}
+
+/** The edges of the walk. */
+function Trail({ model: { state: { walk }, labels }, follow }) {
+  const edges = walk.map(({ head, query, key }, number) => {
+    const text = TEXTS.edge(head, `${labels[query]} ${query}`, `${labels[key]} ${key}`);
+    const last = number === walk.length - 1;
+    return html`<${Button} text=${text} aria-current=${last ? "step" : undefined} title=${TEXTS.walk}
+      click=${() => follow(walk.slice(0, number + 1))} />${last ? "" : " ← "}`;
+  });
+  return html`<nav class="buttons" aria-label=${TEXTS.walk}>${edges}
+    <${Button} look="action close" text=${TEXTS.close} title=${TEXTS.closes} click=${() => follow([])} /></nav>`;
+}
+
+function Explanation({ model, edge, answer, problem, byStep, follow, since }) {
+  const { labels, history, step, opened } = model;
+  const [query, key] = [edge.query, edge.key].map((token) => html`<${Token} text=${labels[token]} number=${token} />`);
+  const seen = answer ? answer.scores.filter((score) => score !== null) : [];
+  const hardly = answer && answer.weights[edge.key] < HARDLY / seen.length;
+  const isOff = history.switched.includes(edge.head) || step.held[opened];
+  const notes = answer ? isOff ? TEXTS.switched(edge.head) : seen.length < 2 ? TEXTS.oneKey : "" : TEXTS.needsModel;
+  return html`<h3 tabindex="-1">${TEXTS.why(edge.head, query, key, hardly)}</h3>
+    <p class="quiet" role="status">${problem ?? notes}</p>
+    <div class="blocks">
+      ${answer?.pairs && seen.length > 1 && html`<${Sums} ...${{ model, edge, answer, query, key, seen, follow, byStep, since }} />`}
+      <div class="calculation">
+        ${answer?.pairs && html`<${Score} edge=${edge} answer=${answer} query=${query} key=${key} />`}
+        <${Softmax} model=${model} edge=${edge} answer=${answer} query=${query} seen=${seen.length} follow=${follow} />
+        ${answer?.raised && html`<div><h4>${TEXTS.value}</h4>
+          <p>${TEXTS.moved(key, answer.weights[edge.key].toFixed(3), query)}</p>
+          <div class="rows"><${Rows} rows=${answer.raised.slice(0, 5).map(([text, value]) =>
+            ({ text, ...signed(value, answer.raised[0][1]) }))} /></div></div>`}</div></div>`;
+}
+
+/** Where the score comes from: the largest pair, or sums over the parts of the query and of the key. */
+function Sums({ model, edge, answer, query, key, seen, follow, byStep, since }) {
+  const { total, scores, pairs, by_query: ofQuery, by_key: ofKey, elsewhere = [], others } = answer;
+  const distance = edge.query - edge.key;
+  const score = scores[edge.key];
+  const away = elsewhere.filter((_, back) => back !== distance);
+  const [byPlace, byToken] = [score - mean(away), score - others];
+  const [place, token] = [byPlace, byToken].map((value) => value * Math.sign(total));
+  const largest = pairs.find(([, , value]) => value * total > 0); // not one that works against the sum
+  const isMost = (value) => value > Math.abs(total) / 2;
+  const placeIsMost = isMost(place) && place > 2 * Math.max(0, token);
+  const pairIsMost = isMost(Math.abs(largest?.[2]));
+  const andPlace = place > Math.max(0, token) ? TEXTS.andPlace(TEXTS.back(distance)) : ".";
+  const mostly = Math.abs(total) < SMALL ? [] : placeIsMost ? TEXTS.byPlace(key, TEXTS.back(distance))
+    : pairIsMost ? [...TEXTS.mostly(...largest, query, key), andPlace] : [TEXTS.noMost];
+  const go = (part, at) => follow([...model.state.walk, { head: part, query: at, key: null }]);
+  const most = Math.max(...[...ofQuery, ...ofKey].map(([, value]) => Math.abs(value)));
+  const sums = html`<div class="blocks sums">
+    <${Parts} title=${TEXTS.partsOf(query)} name="by-query" parts=${ofQuery} total=${total} most=${most}
+      go=${(part) => go(part, edge.query)} at=${model.labels[edge.query]} />
+    <${Parts} title=${TEXTS.partsOf(key)} name="by-key" parts=${ofKey} total=${total} most=${most}
+      go=${(part) => go(part, edge.key)} at=${model.labels[edge.key]} /></div>`;
+  const pairRows = html`<${Pairs} ...${{ edge, pairs, total, query, key, go, labels: model.labels }} />`;
+  const placeRows = elsewhere.map((value, back) => ({ text: TEXTS.back(back), marked: back === distance,
+    ...signed(value, Math.max(...elsewhere.map(Math.abs))) })).filter(({ marked }, back) => back < PLACES || marked);
+  return html`<div><h4>${TEXTS.parts}</h4><p class="effect">${mostly}</p>
+    ${pairIsMost ? [pairRows, sums] : [sums, pairRows]}
+    <p class="quiet">${TEXTS.relative(differenceText(score), differenceText(total), differenceText(mean(seen)), query, key)}</p>
+    ${away.length > 0 && html`<p>${TEXTS.places(key, TEXTS.back(distance), differenceText(byToken), differenceText(byPlace))}</p>
+      <div class="rows"><${Rows} rows=${placeRows} /></div>`}
+    <${Button} text=${COMMON.since} hidden=${!since} click=${since} />
+    ${byStep && html`<p>${TEXTS.byStep}</p><div class="rows by-step"><${Rows} rows=${byStep.map(({ value, ...texts }) =>
+      ({ ...texts, ...signed(value, Math.max(...byStep.map((each) => Math.abs(each.value)))) }))} /></div>`}</div>`;
+}
+
+/** The parts of one token that add most, and at least some heads. All others are one row. */
+function Parts({ title, name, parts, total, most, go, at }) {
+  const heads = parts.filter(([part]) => isHead(part)).slice(0, HEADS);
+  const isListed = (row) => Math.abs(row[1]) >= SHARE * Math.abs(total) || heads.includes(row);
+  const others = parts.filter((part) => !isListed(part) && part[1] !== 0);
+  const rest = others.reduce((sum, [, value]) => sum + value, 0);
+  const rows = parts.filter(isListed).map(([part, value]) => ({
+    text: part, ...signed(value, most), click: isHead(part) ? () => go(part) : undefined,
+    tip: isHead(part) ? TEXTS.follow(part, at) : controlMeaning(part.replace(/^L\d+ /, "")),
+  }));
+  if (others.length) rows.push({ text: TEXTS.otherParts(others.length, SHARE), ...signed(rest, most) });
+  return html`<div class=${name}><h4>${title}</h4><div class="rows"><${Rows} rows=${rows} /></div></div>`;
+}
+
+/** The largest pairs of a part of the query and a part of the key. */
+function Pairs({ edge, pairs, total, query, key, go, labels }) {
+  const rest = total - pairs.reduce((sum, [, , value]) => sum + value, 0);
+  const rows = [...pairs, ...(Math.abs(rest) < SMALL ? [] : [[TEXTS.rest, "", rest]])];
+  const part = (name, token) => (isHead(name)
+    ? html`<${Button} text=${name} title=${TEXTS.follow(name, labels[token])} click=${() => go(name, token)} />`
+    : html`<span data-tip=${controlMeaning(name.replace(/^L\d+ /, ""))}>${name}</span>`);
+  return html`<h4>${TEXTS.pairs}</h4>
+    <div class="rows pairs"><div class="row quiet"><span>${TEXTS.at(query)}</span><span></span><span>${TEXTS.at(key)}</span></div>
+    ${rows.map(([ofQuery, ofKey, value]) => {
+      const { note, share, sign } = signed(value, pairs[0][2]);
+      return html`<div class="row">${part(ofQuery, edge.query)}<span class="before">${ofKey && "×"}</span>${part(ofKey, edge.key)}
+        <${Share} look=${sign} share=${share} /><span class="note">${note}</span></div>`;
+    })}</div>`;
+}
+
+/** The query, the key and their products as bars, one for each dimension, and the score. */
+function Score({ edge, answer: { q, k, scale, position_bias: bias, scores }, query, key }) {
+  const products = q.map((value, i) => value * k[i]);
+  const sum = products.reduce((total, value) => total + value, 0);
+  const bars = [q, k, products].map((values, number) => {
+    const most = Math.max(...values.map(Math.abs)) || 1;
+    return html`<span class="quiet">${TEXTS.vectors[number]}</span>
+      <div class="vector" style=${{ gap: values.length > 128 ? 0 : "1px" }}>${values.map((value) => html`
+        <i class=${["looks", "looked", value > 0 ? "more" : "less"][number]} style=${{ "--value": value / most }} />`)}</div>`;
+  });
+  return html`<div><h4>${TEXTS.score}</h4><p>${TEXTS.multiplied(query, key, q.length)}</p>
+    <div class="vectors" role="img" aria-label=${TEXTS.bars}>${bars}</div>
+    <p>${TEXTS.summed(differenceText(sum), scale.toFixed(3), bias && differenceText(bias), differenceText(scores[edge.key]))}</p></div>`;
+}
+
+/** The keys with the largest weights, with their scores before and their weights after softmax. Each key can be chosen. */
+function Softmax({ model: { state: { walk }, labels, own }, edge, answer, query, seen, follow }) {
+  const weights = row(own, edge.query).map(([token, weight]) => [token, answer ? answer.weights[token] ?? 0 : weight]);
+  const listed = new Set([...strongest(weights, KEYS).map(([token]) => token), edge.key]);
+  const [shown, others] = [true, false].map((isListed) => weights.filter(([token]) => listed.has(token) === isListed));
+  const choose = (token) => follow([...walk.slice(0, -1), { ...edge, key: token }]);
+  const bar = (weight) => ({ share: weight, sign: "looks", note: weight.toFixed(3) });
+  const rows = shown.map(([token, weight]) => {
+    const entry = { before: token, text: labels[token], ...bar(weight), marked: token === edge.key };
+    const score = answer?.scores[token] ?? null; // null: the query does not see this key
+    return score === null ? entry : { ...entry, note: `${differenceText(score)} → ${entry.note}`,
+      click: () => choose(token), tip: TEXTS.keyTip(labels[token]) };
+  });
+  const rest = others.reduce((sum, [, weight]) => sum + weight, 0);
+  if (others.length) rows.push({ text: TEXTS.others(others.length), ...bar(rest) });
+  const keys = weights.filter(([token]) => (answer?.scores[token] ?? null) !== null)
+    .map(([token]) => [token, `${labels[token]} ${token}`]);
+  return html`<div><h4>${TEXTS.weight}</h4>
+    <p>${TEXTS.softmax(query, seen || edge.query + 1, labels.length - 1 - edge.query)}</p>
+    <div class="rows keys"><${Rows} rows=${rows} /></div>
+    <${Field} label=${TEXTS.key} hidden=${others.length === 0 || !answer} onChange=${({ target }) => choose(Number(target.value))}>
+      <${Options} groups=${{ "": keys }} value=${edge.key} /><//></div>`;
 }
