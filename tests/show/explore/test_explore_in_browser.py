@@ -71,7 +71,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["letters"] = letters.parent
     write_checkpoint(found["gpt2"] / "run", headscope.load(found["gpt2"]))
     found["imported"] = found["gpt2"] / "run"
-    # So large that the page asks on request what decides, if the text is long enough.
+    # So large that the page shows the maps of some heads only.
     found["large"] = saved(
         tmp_path_factory.mktemp("large"),
         "model.layers=8 model.heads=8 model.embed_dim=256 model.block_size=128",
@@ -102,12 +102,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def addresses(folders: dict[str, Path]) -> dict[str, str]:
     """The address of the page of each model."""
-    return {
-        name: server.serve(
-            Explorer(Models(str(folder), str(folders["other"]), "cpu")), host="127.0.0.1", port=0
-        )[1]
-        for name, folder in folders.items()
-    }
+    found = {}
+    for name, folder in folders.items():
+        models = Models(str(folder), str(folders["other"]), "cpu")
+        if name == "large":  # what decides is asked for on request
+            models.get("this").deciders_seconds = lambda tokens: 10.0  # type: ignore[method-assign]
+        _, found[name] = server.serve(Explorer(models), host="127.0.0.1", port=0)
+    return found
 
 
 class ExplorePage(Page):
@@ -151,8 +152,13 @@ class ExplorePage(Page):
         field.send_keys(text)
         self.ready()
 
+    @property
+    def heads(self) -> list[Any]:
+        """The button of each head: its map or, in a large model, its cell."""
+        return self.all(":is(.grid, .cells) button")
+
     def switch(self, head: int, way: str) -> None:
-        self.click(self.all(".grid button")[head])
+        self.click(self.heads[head])
         self.click(self.one(f".switches-card label:has([value={way}])"))
 
     @property
@@ -203,7 +209,7 @@ def test_type_and_see_what_the_model_says_and_what_top_k_removes(
     losses = model.read("We the people").losses.tolist()
     found = [each.text for each in page.all(".tokens small")]
     assert found == ["–", *(f"{loss:.1f}" for loss in losses)]
-    assert len(page.all(".grid button")) == sum(each.heads for each in model.model.attentions)
+    assert len(page.heads) == sum(each.heads for each in model.model.attentions)
     assert len(page.all(".lens .row")) == len(model.model.blocks) + 1
     assert page.all(".heads .row")
     page.click(page.tokens[3])
@@ -268,7 +274,7 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     page: ExplorePage, model: Any
 ) -> None:
     plain = expected(model, TEXT)
-    page.click(page.all(".grid button")[1])
+    page.click(page.heads[1])
     before_switching = page.script(READS)
     page.switch(1, "zero")
     assert page.script(READS) == before_switching + 1
@@ -369,7 +375,7 @@ def test_a_copied_output_changes_the_answer(page: ExplorePage, model: Any) -> No
     page.type(OTHER, ".patch-card textarea")
     assert len(page.all(".token-pair")) == len(TEXT)
     page.click(page.all(".token-pair")[6])
-    page.click(page.all(".grid button")[2])
+    page.click(page.heads[2])
     head = page.text("h2").split()[0]
     page.press(f"Copy {head} at “")
     texts = [torch.tensor(model.tokens(text)) for text in (OTHER, TEXT)]
@@ -438,7 +444,7 @@ def test_the_head_that_decides_is_opened_unless_the_person_has_chosen_one(
     reload()
     assert opened() == decider
     page.open(addresses["gpt2"], x_text=TEXT)
-    page.click(page.all(".grid button")[1])
+    page.click(page.heads[1])
     page.type("We the people")
     assert opened() == "L0H1"
     reload()
@@ -485,7 +491,9 @@ def test_the_sentence_and_the_map_speak_of_one_head_unless_the_person_has_opened
         settle()
 
     def named() -> list[str]:
-        return re.findall(r"L\dH\d", page.text(".deciders-card .effect"))
+        return re.findall(
+            r"L\dH\d", "".join(each.text for each in page.all(".deciders-card .effect"))
+        )
 
     page.open(addresses["large"], x_text="the " * 16)
     said = set()
@@ -498,7 +506,7 @@ def test_the_sentence_and_the_map_speak_of_one_head_unless_the_person_has_opened
                 assert page.text("h2").split()[0] == head, action
     assert said
     mine = next(number for number in range(64) if f"L{number // 8}H{number % 8}" not in said)
-    page.click(page.all(".grid button")[mine])
+    page.click(page.heads[mine])
     for action in actions:
         act(action)
         assert page.text("h2").split()[0] == f"L{mine // 8}H{mine % 8}" or action == "try"
@@ -554,9 +562,9 @@ def test_no_word_is_broken_beside_an_empty_bar(
 def test_a_phone_shows_all_heads(page: ExplorePage, addresses: Any, heads: int) -> None:
     page.resize(390)
     page.open(addresses["large" if heads == 8 else "run"], x_text=TEXT)
-    grid = page.one(".grid")
-    assert len(page.all(".grid > .head")) == heads
-    assert page.script("return arguments[0].scrollWidth <= arguments[0].clientWidth", grid)
+    assert len(page.heads) == (64 if heads == 8 else 2 * heads)
+    box = page.one(".cells" if heads == 8 else ".grid")
+    assert page.script("return arguments[0].scrollWidth <= arguments[0].clientWidth", box)
 
 
 def test_the_name_of_the_model_is_not_cut(page: ExplorePage, folders: Any, tmp_path: Path) -> None:
@@ -597,7 +605,7 @@ def test_a_held_head_is_not_opened_first_and_its_switch_says_so(
     page.open(addresses["held"], x_text=TEXT)
     assert page.text("h2").split()[0] != "L0H0"
     assert "held" not in page.text(".way-of")
-    page.click(page.all(".grid button")[0])
+    page.click(page.heads[0])
     assert page.text(".way-of") == "L0H0 held"
     page.press("Why there?")
     assert "held" in page.text(".why-card [role=status]")
@@ -739,7 +747,7 @@ def test_what_a_head_does_elsewhere_is_asked_for_on_request_and_of_all_heads_on(
     assert shown() == [unmarked(text) for text in loaded.examples("L1H1")["text"]]
     page.type(TEXT[:4])
     assert page.script(asked) == 1
-    page.click(page.all(".grid button")[0])
+    page.click(page.heads[0])
     assert shown() == [unmarked(text) for text in loaded.examples("L0H0")["text"]]
     page.open(addresses["gpt2"], x_text=TEXT)
     page.click(page.one(".elsewhere-card summary"))

@@ -172,7 +172,7 @@ def test_damaged_snapshots_hide_no_good_one_and_alone_are_an_error(served: Board
         line = refused(served.ask("history", run=f"only/{number}", text=TEXT), {422})
         assert f"only/{number}" in line
         if parts == with_header(format=2):
-            assert "step 0: the format is 2, and this version reads 6" in line
+            assert "step 0: the format is 2, and this version reads 7" in line
 
 
 def test_unknown_and_hostile_parameters_are_refused(served: Board) -> None:

@@ -68,7 +68,6 @@ function follow() {
     if (on) dataset[name] = "1";
     else delete dataset[name];
   }
-  if (session.reading.busy) delete dataset.ready;
   if (reading.value && reading.value !== shown) show(reading.value);
   const head = decidingHead(session);
   viewer.decide(changesOf(session));
@@ -230,6 +229,7 @@ function show({ main, reference }) {
 
 /** The models whose heads have no names yet, as a question. */
 function namesQuestion() {
+  if (session.reading.busy) return null; // its answer may have names
   const unnamed = [session.reading.value?.main, session.reading.value?.reference]
     .filter((side) => side && !side.answer.history.steps[0].measured_tokens).map(({ about }) => about.name);
   return unnamed.length ? JSON.stringify([...new Set(unnamed), session.measured]) : null;

@@ -222,6 +222,7 @@ export function createViewer(root, options) {
   }
 
   async function refresh(changes = {}) {
+    delete document.documentElement.dataset.ready;
     state = { ...state, ...changes };
     try {
       runs = await store.runs();
