@@ -150,6 +150,16 @@ class Page:
         """What is selected in a list."""
         return self.one(f"select[aria-label='{label}']").get_attribute("value")
 
+    def is_in_sight(self, element: Any) -> bool:
+        """Whether the middle of an element is in the window, and nothing covers it."""
+        return self.script(
+            """const { left, top, width, height } = arguments[0].getBoundingClientRect();
+            const found = document.elementFromPoint(left + width / 2, top + height / 2);
+            return width > 0 && top >= 0 && top + height <= innerHeight
+              && (arguments[0].contains(found) || (found?.contains(arguments[0]) ?? false));""",
+            element,
+        )
+
     def unexplained(self) -> list[str]:
         """The controls without a tooltip whose label is not in the help panel either."""
         return self.script(UNEXPLAINED)

@@ -36,6 +36,7 @@ def analyze(
     text: str | None,
     begin: bool | None,
     special: bool,
+    corpus: str | None,
     output_dir: str | None,
     windows: Positive | None,
     ablation: bool,
@@ -65,7 +66,7 @@ def analyze(
     changed = None if named == Thresholds() else named  # otherwise, those of the run
     patches = [value for value in vars(patch).values() if value is not None]
     if runs is not None:
-        of_one_run = [checkpoint, checkpoints, text, windows, changed, metrics, begin]
+        of_one_run = [checkpoint, checkpoints, text, corpus, windows, changed, metrics, begin]
         given = any(key is not None for key in of_one_run)
         if given or special or ablation or gradients or tensorboard or patches:
             advice = "leave out all other keys but output_dir= and device="
@@ -76,9 +77,10 @@ def analyze(
         from headscope.training.snapshot_events import event_file
     loaded, history = select(checkpoint, checkpoints, device)
     loaded = loaded.typed(begin=begin, special=special)
+    loaded = loaded.on_text(corpus) if corpus else loaded
     folder = report_folder(output_dir, loaded.path, "analysis")
     patching = patch_texts(loaded, **asdict(patch)) if patches else None
-    report = report_input(loaded, text, windows)
+    report = report_input(loaded, text, windows, with_corpus=corpus is not None)
     removal = None
     if ablation or gradients:
         options: Any = {"removes": ablation, "gradients": gradients, "replace_by": replace_by}
@@ -87,6 +89,8 @@ def analyze(
     console = Console(stderr=True)
     progress = partial(track, console=console, description="analyzing", transient=True)
     measured: dict[str, Any] = {"metrics": own_metrics(metrics), "windows": windows}
+    if corpus:
+        measured |= {"text": loaded.validation, "source": Path(corpus).name}
     heads, shown = write_report(
         report,
         folder,
@@ -104,7 +108,9 @@ def analyze(
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")
 
 
-def report_input(loaded: "TrainedModel", text: str | None, windows: int | None) -> "ReportInput":
+def report_input(
+    loaded: "TrainedModel", text: str | None, windows: int | None, *, with_corpus: bool
+) -> "ReportInput":
     """The text of a report: `text`, or that of standard input for `-`, or the validation split."""
     from headscope.show.report.tables import ReportInput
 
@@ -113,7 +119,8 @@ def report_input(loaded: "TrainedModel", text: str | None, windows: int | None) 
     if os.path.isfile(text):
         note(f"text={text} is analyzed as it is; to analyze this file: text=- < {quote(text)}")
     text = read_standard_input() if text == "-" else text
-    report, length = ReportInput.of_text(loaded, text), loaded.model.block_size
+    report = ReportInput.of_text(loaded, text, with_corpus=with_corpus)
+    length = loaded.model.block_size
     if (tokens := len(loaded.tokenizer.encode_prompt(text))) > length:
         note(f"Only the first {length} of {tokens} tokens are analyzed (the block_size)")
     return report

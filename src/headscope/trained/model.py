@@ -45,6 +45,7 @@ from headscope.trained.checkpoint import own_tokenizer, pick_device, read, sourc
 from headscope.trained.checkpoint.loading import build_from_weights
 from headscope.trained.generation.generate import generate_text, generate_tokens
 from headscope.trained.records import (
+    LONGEST,
     SPEECHES,
     VALIDATION,
     add_records,
@@ -327,11 +328,11 @@ class TrainedModel:
         return self.read(self._batch(text)[0].tolist()).deciders(position, token, by=by)
 
     def examples(self, head: str, *, windows: int | None = None) -> DataFrame:
-        """What a head, such as "L1H2", does elsewhere: short texts of the validation split in which
-        it looks from one token at another (see `headscope.analysis.examples.find_examples`), found
-        in `validation_windows`. Raises UserError as these do, or if there is no such head."""
+        """What a head, such as "L1H2", does elsewhere: short texts in which it looks from one token
+        at another (see `headscope.analysis.examples.find_examples`), found in `windows_elsewhere`.
+        Raises UserError as these do, or if there is no such head."""
         layer, number = parse_head(head, self.model)
-        found = find_examples(self.model, self.validation_windows(windows), self.tokenizer)
+        found = find_examples(self.model, self.windows_elsewhere(windows)[0], self.tokenizer)
         return data_frame(example_rows([[found[layer][number]]]))
 
     def ablations(
@@ -355,6 +356,25 @@ class TrainedModel:
             windows = whole_number(windows, "windows", 1)
         split = self.validation.tokens
         return spread_windows(split, length=self.model.block_size, windows=windows)
+
+    def windows_elsewhere(self, windows: int | None = None) -> tuple[Tensor, str]:
+        """The windows (N, T) in which examples are found, with at most LONGEST tokens each, and a
+        description of their text: the validation split or, for a model of another tool, the
+        speeches that headscope comes with. Raises UserError as `corpus` does."""
+        if windows is not None:
+            windows = whole_number(windows, "windows", 1)
+        known = self.config.data is not None
+        tokens, source = (self.validation.tokens, VALIDATION) if known else self.text_to_measure()
+        length = min(self.model.block_size, LONGEST)
+        return spread_windows(tokens, length=length, windows=windows), source
+
+    def on_text(self, path: str | Path) -> "TrainedModel":
+        """The same model with other texts as its corpus: those of a text file or a folder (see
+        `TextFiles`). `examples`, `ablations` and so on then use their validation split. Raises
+        UserError if there is none."""
+        data = Part(_target_="headscope.TextFiles", path=str(path))
+        build_part(data, "data")
+        return replace(self, config=replace(self.config, data=data))
 
     @cached_property
     def validation(self) -> ValidationText:
@@ -414,7 +434,8 @@ class TrainedModel:
         Raises UserError if the corpus is unknown, or cannot be built here."""
         if self.config.data is None:
             problem = "the text that this model was trained on is unknown, because it was imported"
-            raise UserError(f"{problem}: name one with data.path=, or for analyze with text=")
+            advice = "data.path= for evaluate, corpus= for analyze, loaded.on_text(path) in Python"
+            raise UserError(f"{problem}; name a text file or a folder: {advice}")
         for line in sources(self.config.data, "data"):
             note(line)
         try:

@@ -17,8 +17,6 @@ from headscope.analysis.ablation import parts_of
 from headscope.analysis.examples import find_examples, shown_examples
 from headscope.analysis.record import HeadRecord, unmeasured
 from headscope.conversion.load import foreign_path, load
-from headscope.data.encode import validation_text
-from headscope.data.own_files import TextFiles
 from headscope.errors import UserError, first_line
 from headscope.trained import TrainedModel, checkpoint
 
@@ -38,6 +36,8 @@ class OpenModel:
     loaded: TrainedModel
     last: int | None = None
     """The last step of the run, if this is its best checkpoint."""
+    text: str | None = None
+    """The name of the text on which its heads are measured, if it is another one."""
     passes: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
     record: HeadRecord = field(init=False)
     """The metrics and names of all heads."""
@@ -45,13 +45,12 @@ class OpenModel:
     """The `share` of the heads' metrics that has been measured, or a `problem`. None at the end."""
 
     def measure(self, text: str | None) -> None:
-        """Measures the heads, on the file `text` if it is given. Runs in a thread of its own: the
-        page is shown meanwhile, with the `measuring` of `describe`."""
+        """Measures the heads, on the file or folder `text` if it is given. Runs in a thread of its
+        own: the page is shown meanwhile, with the `measuring` of `describe`."""
         try:
             given: Any = {}
             if text:
-                split = validation_text(TextFiles(path=text), self.loaded.tokenizer)
-                given = {"text": split, "source": Path(text).name}
+                given = {"text": self.loaded.validation, "source": Path(text).name}
             self.record = self.loaded.record(**given, track=self.counted)
             self.measuring = None
         except Exception as error:
@@ -69,10 +68,10 @@ class OpenModel:
 
     @cached_property
     def examples(self) -> list[list[dict[str, Any]]]:
-        """What each head does in the validation split. Raises UserError as `corpus` does."""
-        windows = self.loaded.validation_windows()
+        """What each head does elsewhere. Raises UserError as `corpus` does."""
+        windows, source = self.loaded.windows_elsewhere()
         found = find_examples(self.loaded.model, windows, self.loaded.tokenizer)
-        return shown_examples(found, windows, "the validation split")
+        return shown_examples(found, windows, self.text or source)
 
     @cached_property
     def seconds_per_token(self) -> float:
@@ -157,12 +156,11 @@ class Models:
     ) -> None:
         """`given` selects the model `this`, and `other` the model `other`, unless it is None: as
         for `headscope.load`, like `begin` and `special`. `parts` are files of own parts, which
-        exported code names. `text` is a file on which heads are measured, instead of what training
-        measured. Raises UserError if one cannot be loaded."""
+        exported code names. `text` is a file or a folder on which heads are measured, instead of
+        what training measured, and in which examples are found. Raises UserError if one cannot be
+        loaded."""
         self.device, self.parts, self.text = device, parts, text
         self.options: Any = {"begin": begin, "special": special}
-        if text:
-            TextFiles(path=text)  # fails at once
         self.alone = Lock()
         self.paths: dict[str, Path] = {}
         self.listed: list[dict[str, Any]] = []
@@ -206,7 +204,10 @@ class Models:
         if name not in self.opened:
             [title] = [model["title"] for model in self.listed if model["name"] == name]
             loaded = load(self.paths[name], device=self.device, **self.options)
-            opened = self.opened[name] = OpenModel(name, title, loaded)
+            if self.text:
+                loaded = loaded.on_text(self.text)
+            opened = OpenModel(name, title, loaded, text=self.text and Path(self.text).name)
+            self.opened[name] = opened
             known = None if self.text else loaded.known_record()
             opened.record = known or unmeasured(loaded.model)
             if not known:

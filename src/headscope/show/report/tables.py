@@ -28,7 +28,7 @@ from headscope.nn import GPT
 from headscope.show.report.patch_texts import PatchedTexts
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
-from headscope.trained.records import VALIDATION
+from headscope.trained.records import LONGEST, VALIDATION
 
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
@@ -52,14 +52,17 @@ class ReportInput:
         """A report on the validation split. The attention maps show the `probe_text` of the corpus,
         or the beginning of the split. `windows` is the number of windows from the whole split, by
         default the number with about 4,096 tokens."""
-        text, length = loaded.validation, loaded.model.block_size
+        text, length = loaded.validation, min(loaded.model.block_size, LONGEST)
         shown = loaded.tokens(text.probe or first_passage(text.tokens, length))[:length]
-        return cls(loaded, shown, loaded.validation_windows(windows), VALIDATION)
+        return cls(loaded, shown, loaded.windows_elsewhere(windows)[0], VALIDATION)
 
     @classmethod
-    def of_text(cls, loaded: TrainedModel, text: str) -> "ReportInput":
-        """A report on one text, with at most `block_size` of its tokens."""
+    def of_text(cls, loaded: TrainedModel, text: str, *, with_corpus: bool) -> "ReportInput":
+        """A report on one text, with at most `block_size` of its tokens. With `with_corpus`, heads
+        are compared on the validation split."""
         tokens = loaded.tokens(text)[: loaded.model.block_size]
+        if with_corpus:
+            return cls(loaded, tokens, loaded.windows_elsewhere()[0], VALIDATION)
         return cls(loaded, tokens, torch.tensor([tokens]), "the given text")
 
 

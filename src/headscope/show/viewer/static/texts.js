@@ -324,7 +324,7 @@ export const EXPLORE = {
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
   headList: "Heads",
-  networkList: "Feed-forward networks",
+  networkList: "Feed-forward",
   noChange: "No change of 1 % or more.",
   change: (after, by) => `→ ${after} ${EXPLORE.bys[by]}`,
   opens: (head) => `open ${head}`,
