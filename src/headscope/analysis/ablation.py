@@ -37,8 +37,8 @@ Decider = dict[str, Any]
 "L0 feed-forward", `probability` and `without`. A reading adds the label of the `token`. *Deciders*
 is our word for what papers call the total effects of parts, by mean or zero ablation (Vig 2020)."""
 
-ROWS = 128
-"""Number of tokens that are computed at once without a part: a page can stop between two steps."""
+ROWS = 1024
+"""Number of tokens that are computed at once without a part."""
 TEXTS = 16
 """Number of repeated random texts: fewer than in a report, as they are measured once per head."""
 
@@ -231,6 +231,7 @@ def without_parts(
     """Switches off each of `parts` alone, on one text, tokens (1, T), whose forward pass is given,
     and computes all layers after it again: the total effect of the part (Vig 2020). Yields, for a
     few parts at a time, the probability of `token` after `position`, with and without each part.
+    Between two layers, it yields nothing, so that a page can do other work.
 
     `direct_effects` has the share of this effect that no later layer passes on."""
     mask = model.document_mask(tokens)  # (1, 1, T, T): the same for all parts
@@ -264,6 +265,7 @@ def without_parts(
                     changed.append(attended + new)
                 x = torch.cat(changed)
                 names += [f"L{layer}H{head}" for head in heads] + [network] * (network in chosen)
+                yield []
         yield [
             {"part": part, "probability": probability, "without": without}
             for part, without in zip(names, probabilities(x), strict=True)

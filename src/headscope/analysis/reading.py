@@ -146,8 +146,8 @@ class Reading(Activations):
     def deciders_so_far(
         self, position: int = -1, token: str | int | None = None, *, by: By = "mean"
     ) -> Iterator[list[Decider]]:
-        """Yields the `deciders` while they are measured, a few at a time. The parts that add most
-        to the logit of the token directly, with either sign, come first."""
+        """Yields the `deciders` while they are measured, some at a time, or none. The parts that
+        add most to the logit of the token directly, with either sign, come first."""
         if by not in get_args(By):
             raise UserError(f"by={by!r}: choose mean or zero")
         position = self.position(position)

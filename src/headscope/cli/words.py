@@ -102,7 +102,8 @@ def swept_experiments(value: str) -> list[str]:
 
 PATHS = (
     *("resume", "init_from", "store_dir", "data.path", "tokenizer.path", "checkpoint", "source"),
-    *("output", "output_dir", "corpus", "other", "suite.nanogpt", "hydra.run.dir", "hydra.sweep.dir"),
+    *("corpus", "output", "output_dir", "other", "suite.nanogpt"),
+    *("hydra.run.dir", "hydra.sweep.dir"),
 )
 TEXTS = (
     *(*PATHS, "name", "data.column", "data.template", "data.name", "data.subset", "data.revision"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ from headscope.trained.generation.choose_token import (
     uniform_numbers,
 )
 from headscope.trained.generation.generate import Context, Text
+
+PAUSE = 0.05
+"""Seconds after which a long computation lets other requests be answered."""
 
 
 class Explorer(Reader):
@@ -71,10 +75,12 @@ class Explorer(Reader):
         one, is without some of the parts (see `Reading.deciders_so_far`), and whose `share` of the
         parts has been measured. Raises UserError if the request does not fit the model."""
         _, _, reading = self.forward(request)
-        every, done = len(parts_of(reading.model)), 0
+        every, done, last = len(parts_of(reading.model)), 0, perf_counter()
         for rows in reading.deciders_so_far(request.position, request.target, by=request.by):
             done += len(rows)
-            yield {"rows": rows, "share": done / every}
+            if rows or perf_counter() - last > PAUSE:  # other requests are answered between two
+                yield {"rows": rows, "share": done / every}
+                last = perf_counter()
 
     def why(self, request: WhyRequest) -> dict[str, Any]:
         """How a head computes a weight, and why (see `headscope.analysis.why.explanation`). Raises

@@ -52,6 +52,7 @@ async function partsOf({ main, by, model }, signal, show) {
   let parts = [];
   for await (const { rows, share } of stream("deciders", { ...request, model, position, target: target.id, by }, signal)) {
     signal.throwIfAborted();
+    if (rows.length === 0) continue; // a layer is done
     parts = [...parts, ...rows].sort((a, b) => a.without - b.without);
     show(parts, share);
   }
