@@ -192,14 +192,14 @@ show/viewer/static/viewer.js
 - if (walk.length > 0 && walk.at(-1).head !== shown.model.name) opens();
 + if (walk.length > 0) opens();
 > show/explore/test_explore_in_browser.py::test_the_sentence_and_the_map_speak_of_one_head_unless_the_person_has_opened_another
-show/explore/static/explore.js
+show/explore/static/session.js
 # another step answers another question
-- else if (changes.model && current)
+- else if (changes.model && mainOf(session))
 + else if (false)
 > show/explore/test_explore_in_browser.py::test_the_token_that_is_asked_about_stays_when_the_step_changes
 show/explore/static/deciders.js
 # each step shows the part that decides there, whichever was asked for
-- ranked.find(({ part }) => part === ofPart.value) ?? ranked[0]
+- ranked.find((each) => each.part === part) ?? ranked[0]
 + ranked[0]
 > show/explore/test_explore_in_browser.py::test_what_decides_is_said_of_the_model_with_switched_heads_and_of_each_kept_step
 show/viewer/static/why.js
@@ -207,6 +207,16 @@ show/viewer/static/why.js
 - value > Math.abs(total) / 2
 + value > 0
 > show/explore/test_explore_in_browser.py::test_keys_are_buttons_and_mostly_is_said_above_half_of_the_score
+analysis/why.py
+# the sums of a token's parts are those of the other one
+- dim=1 if side == "query" else 0
++ dim=0 if side == "query" else 1
+> analysis/test_why.py::test_every_pair_is_what_attention_computes_from_it
+analysis/reading.py
+# the parts that add least directly come first
+- key=lambda part: -abs(direct[part])
++ key=lambda part: abs(direct[part])
+> show/explore/test_questions.py::test_parts_that_add_most_directly_come_first_and_all_are_measured
 show/viewer/static/elsewhere.js
 # the places of the query and the key in damaged data are not checked
 - isShort(marked) && marked.length === 2 && marked.every((at) => Object.hasOwn(labels, at))

@@ -4,6 +4,7 @@ from strangers are checked, and headers of one run become a history."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,21 @@ def test_predictions_are_read_back_as_their_format_says(vocabulary, layers, exac
         np.testing.assert_array_equal(raised[layer]["pushes"], pushes.astype(real), strict=True)
     expected = given.target_probabilities[-1].tolist()
     assert found.header["next"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("exact", [None, [0]])
+def test_edges_are_the_strongest_ones_besides_the_first_token_and_the_token_itself(exact):
+    weights, places = weights_of("sink", tokens=9), [0, 1, 5, 8]
+    given = replace(predictions(2, 3, 9, 7), positions=places)
+    [found] = read(made(weights, predictions=given, vocabulary="abcdefg", exact=exact))["edges"]
+    for layer, head, (number, place) in product(range(2), range(3), enumerate(places)):
+        row = {key: weights[layer, head, place, key] for key in range(1, place)}
+        column = {query: weights[layer, head, query, place] for query in range(place + 1, 9)}
+        for name, values in (("keys", row), ("queries", column)):
+            strongest = max(values, key=values.__getitem__, default=0)
+            assert found[name][layer, head, number] == strongest
+            weight = found[f"{name}_weights"][layer, head, number]
+            assert weight == pytest.approx(values.get(strongest, 0), abs=1e-3)
 
 
 def test_more_labels_than_16_bits_can_count_have_indices_of_32_bits():

@@ -129,6 +129,13 @@ def check(why, names, expected):
     assert values.keys() <= {*names}
     found = [values.get(pair, 0.0) for pair in names]
     assert found == pytest.approx(expected.tolist(), abs=1e-5)
+    for side, table in enumerate((why.by_query(), why.by_key())):
+        sums = dict(table.itertuples(index=False))
+        assert [*sums][-1] == "position bias"
+        assert sum(sums.values()) == pytest.approx(why.total, abs=1e-5)
+        for part, value in sums.items():
+            pairs = sum(each for pair, each in values.items() if pair[side] == part)
+            assert value == pytest.approx(pairs, abs=1e-5)
 
 
 @torch.no_grad()
