@@ -131,7 +131,9 @@ def real(run: Path) -> None:
             browser.get("about:blank")
             browser.get(f"{address}#" + "&".join(f"{k}={quote(v)}" for k, v in state.items()))
             painted(browser)
-            while "Measuring" in browser.find_element("css selector", ".grid-card").text:
+            while "Measuring" in browser.find_element("css selector", ".overview").text:
+                time.sleep(1)
+            while browser.find_elements("css selector", ".asking"):
                 time.sleep(1)
             if "chat" in name:
                 painted(browser, f"{press}.click()", "▶ Write")

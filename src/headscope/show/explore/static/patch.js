@@ -33,6 +33,7 @@ export const effectsOf = ({ page: { second }, patchTokens, reading }, signal) =>
 
 /** The card. It is unfolded when an experiment or an address has another text. */
 export class Patch extends Component {
+  componentDidMount() { this.base.open = Boolean(this.props.session.page.second); }
   componentDidUpdate(before) {
     const { second } = this.props.session.page;
     if (second !== before.session.page.second && !this.base.contains(document.activeElement)) this.base.open = Boolean(second);
