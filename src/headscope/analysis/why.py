@@ -141,6 +141,7 @@ class ReadInLayer:
     matrix and that of a query or a key is D wide, so no term of a head is C wide (Elhage 2021).
     """
 
+    @torch.no_grad()
     def __init__(self, reading: Activations, layer: int) -> None:
         """Raises UserError if scores are no sums over parts: in additive attention, or with some
         parts of the user."""

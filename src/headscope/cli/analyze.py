@@ -91,7 +91,7 @@ def analyze(
     measured: dict[str, Any] = {"metrics": own_metrics(metrics), "windows": windows}
     if corpus:
         measured |= {"text": loaded.validation, "source": Path(corpus).name}
-    heads, shown = write_report(
+    heads, deciders, shown = write_report(
         report,
         folder,
         thresholds=changed,
@@ -102,7 +102,7 @@ def analyze(
         event_file=event_file if tensorboard else None,
         track=progress if console.is_terminal else iter,
     )
-    print_report(heads, patching, len(report.tokens), shown)
+    print_report(heads, deciders, patching, len(report.tokens), shown)
     note(f"Written: {folder}/attention.html, heads.csv and pictures")
     if tensorboard:
         note(f"See the tab Attention, {TAB}: tensorboard --logdir {folder}")

@@ -1,7 +1,10 @@
 """What `headscope analyze` prints about a report."""
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
+from headscope.analysis.ablation import Decider
 from headscope.analysis.head_types import NONE
 from headscope.analysis.rows import per_head
 from headscope.show.report.patch_texts import PatchedTexts
@@ -9,18 +12,32 @@ from headscope.show.report.tables import HeadsAtStep, patching_table
 from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
+NO_NAME = "without a name"
 LISTED = 5  # of the most important heads
+MANY = 48  # heads: with more, a line lists all heads with the same name
 
 
 def print_report(
-    heads: HeadsAtStep, patching: PatchedTexts | None, tokens: int, shown: int
+    heads: HeadsAtStep,
+    deciders: Sequence[Decider],
+    patching: PatchedTexts | None,
+    tokens: int,
+    shown: int,
 ) -> None:
-    """Print the names of the heads and the most important heads, and to standard error what they
-    were measured on. Of the `tokens` of the text, attention.html shows the first `shown`."""
+    """Print the heads that decide the prediction after the text, the names of all heads and the
+    most important heads, and to standard error what they were measured on. Of the `tokens` of the
+    text, attention.html shows the first `shown`."""
     record, ablation = heads.record, heads.ablation
-    for name, head_type in zip(record.heads, record.types, strict=True):
-        offset = f", {head_type.label}" if head_type.offset else ""
-        print(f"{name}  {'without a name' if head_type.name == NONE else head_type.name}{offset}")
+    print_deciders(deciders)
+    labels = [NO_NAME if each.label == NONE else each.label for each in record.types]
+    if len(labels) > MANY:
+        for label, count in Counter(labels).most_common():
+            named = [name for name, each in zip(record.heads, labels, strict=True) if each == label]
+            print(f"{count:4}  {label}  {' '.join(named)}")
+    else:
+        for name, head_type in zip(record.heads, record.types, strict=True):
+            offset = f", {head_type.label}" if head_type.offset else ""
+            print(f"{name}  {NO_NAME if head_type.name == NONE else head_type.name}{offset}")
     if ablation and "loss_change" in ablation.metrics:
         print_ablation(ablation)
     if ablation and "gradient_importance" in ablation.metrics:
@@ -34,6 +51,18 @@ def print_report(
         reason = "with this vocabulary or block_size: see docs/glossary.md"
         note(f"Induction is not measurable {reason}")
     note(f"Names and metrics are measured on {record.windows} x {record.tokens} tokens")
+
+
+def print_deciders(deciders: Sequence[Decider]) -> None:
+    of_heads = [row for row in deciders if "H" in row["part"]]
+    token, probability = of_heads[0]["token"], of_heads[0]["probability"]
+    print(
+        f"after the text, {printable(token)} has the probability {probability:.4f}; with one head "
+        "at its mean, this changes most to"
+    )
+    of_heads.sort(key=lambda row: -abs(row["without"] - probability))
+    for row in of_heads[:LISTED]:
+        print(f"{row['part']}  {row['without']:.4f}")
 
 
 def print_ablation(result: AblationResult) -> None:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from headscope.analysis import pictures
+from headscope.analysis.ablation import Decider
 from headscope.analysis.examples import example_rows, find_examples, shown_examples
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.head_statistics import head_similarity
@@ -53,7 +54,7 @@ def write_report(
     measuring: Mapping[str, Any] | None = None,
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
-) -> tuple[HeadsAtStep, int]:
+) -> tuple[HeadsAtStep, list[Decider], int]:
     """Write the tables, the pictures (PNG and SVG) and attention.html.
 
     - `thresholds` give other names than those of the record of the heads.
@@ -65,8 +66,8 @@ def write_report(
 
     If attention.html cannot hold all tokens of the text, it shows only the first tokens. Files of
     an earlier report are replaced or removed. Returns what was measured of the heads of the
-    checkpoint, and how many tokens attention.html shows. Raises UserError if a file of someone else
-    would be overwritten.
+    checkpoint, which part decides the prediction after the text, and how many tokens attention.html
+    shows. Raises UserError if a file of someone else would be overwritten.
     """
     files_of(folder)  # fails before the long measurements
     loaded = report.loaded
@@ -105,7 +106,7 @@ def write_report(
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
     drawn = pictures_of(reading, at_end.heads, patching, over_steps, at_end.reads)
     write_files(folder, content, contents, track(drawn))
-    return at_end.heads, shown
+    return at_end.heads, at_end.rows["deciders"], shown
 
 
 @dataclass(frozen=True)

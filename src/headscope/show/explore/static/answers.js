@@ -32,7 +32,10 @@ export function createAnswers(tell) {
     },
 
     /** Lets a question be asked again, although it is the last one. */
-    forget: (name) => { delete asked[name]; },
+    forget(name) {
+      asked[name]?.controller.abort();
+      delete asked[name];
+    },
 
     /** Waits until a question is answered, also one that is asked meanwhile. */
     async settled(name) {

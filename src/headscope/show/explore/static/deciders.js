@@ -161,11 +161,12 @@ function Found({ parts, by, label, share, opened, open }) {
 
 /** The part without which the token is least likely, at each kept step. */
 function Steps({ session, tell, want, complete }) {
-  const { page: { by }, reading: { value: { main } }, kept, part } = session;
+  const { page: { by }, reading: { value: { main } }, kept } = session;
   const { about: { name }, answer: { target: { label } } } = main;
   const question = asked(main, by, runOf(name));
   const steps = kept.of === question ? kept.value.steps : [];
   const parts = (steps.at(-1)?.parts ?? []).map((row) => [row.part, row.part]);
+  const part = parts.some(([name]) => name === session.part) ? session.part : "";
   const isAsked = session.wanted.kept === question && !kept.problem;
   const rows = steps.map(({ model, step, parts: ranked }) => {
     const row = ranked.find((each) => each.part === part) ?? ranked[0];

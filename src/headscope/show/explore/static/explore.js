@@ -53,7 +53,7 @@ function follow() {
   waiting = false;
   const { page, reading, writes, view, measured: named } = session;
   if (!writes) writing.stop();
-  answers.ask("reading", JSON.stringify([questionOf(session), view.head && layerOf(view.head), named]), read);
+  answers.ask("reading", readingQuestion(named), read);
   answers.ask("names", namesQuestion(), measured);
   answers.ask("deciders", decidersQuestion(session), (...how) => decidersOf(session, ...how));
   answers.ask("kept", keptQuestion(session), (...how) => keptOf(session, ...how));
@@ -127,8 +127,8 @@ function drawAll() {
 }
 
 /** How far heads are measured. */
-function Progress({ session: { names: { value } } }) {
-  return html`<p class="quiet" role="status">${TEXTS.measuring(namesQuestion() ? value : null)}</p>`;
+function Progress({ session: { names: { value, of } } }) {
+  return html`<p class="quiet" role="status">${TEXTS.measuring(of !== null && of === namesQuestion() ? value : null)}</p>`;
 }
 
 /** Begins an experiment. If it is `early`, shows at the first kept step how likely that is what the model says later. */
@@ -139,6 +139,14 @@ async function start(experiment) {
 }
 
 // ---- Reading ---------------------------------------------------------------------------------------
+
+/** The question of the reading: it also has the layer of the opened head, unless its parts are there already. */
+function readingQuestion(named) {
+  const { view: { head }, reading: { value, of } } = session;
+  const question = questionOf(session);
+  const isKnown = value?.question === question && value.named === named && `raised ${layerOf(head)}` in value.main.answer.parts;
+  return isKnown ? of : JSON.stringify([question, head && layerOf(head), named]);
+}
 
 const describe = (model) => answers.once("open", { model });
 
@@ -155,11 +163,20 @@ async function settled() {
 /** Reads the text: the reading `main`, and the one that it is compared with, or null: that of another model, or with
     all heads on. */
 async function read(signal) {
-  const about = await describe(session.page.model);
-  if (!signal.aborted) tell("described", about);
-  await null; // until another question is asked
-  if (signal.aborted) return null;
-  const { page, view, position, isNew } = session;
+  const { isNew } = session;
+  try {
+    const about = await describe(session.page.model);
+    if (!signal.aborted) tell("described", about);
+    await null; // until another question is asked
+    return signal.aborted ? null : await readBy(about, signal);
+  } catch (error) {
+    if (isNew && !signal.aborted) tell("refused", error);
+    throw error;
+  }
+}
+
+async function readBy(about, signal) {
+  const { page, view, position, measured: named } = session;
   const question = questionOf(session);
   const switched = switchesOf(page);
   const request = { model: about.name, ...switched, ...readsOf(page), text: page.tokens ? null : page.text, tokens: page.tokens };
@@ -167,17 +184,12 @@ async function read(signal) {
   const against = compares ? { model: page.other || about.name, ...switchesOf(EMPTY) } : null;
   const layers = [Math.min(view.head ? layerOf(view.head) : Infinity, about.layers - 1)];
   const asked = { ...request, ...samplingOf(page), position: position ?? -1, target: page.target, layers, against };
-  try {
-    const { against: compared, ...answer } = await ask("read", asked, signal);
-    const main = { ...readingOf(about, request, answer), written: page.written };
-    const other = compared && { ...against, text: null, tokens: compared.ids };
-    const reference = compared && readingOf(await describe(against.model), other, compared);
-    nameReadings(main, reference);
-    return { question, main, reference };
-  } catch (error) {
-    if (isNew && !signal.aborted) tell("refused", error);
-    throw error;
-  }
+  const { against: compared, ...answer } = await ask("read", asked, signal);
+  const main = { ...readingOf(about, request, answer), written: page.written };
+  const other = compared && { ...against, text: null, tokens: compared.ids };
+  const reference = compared && readingOf(await describe(against.model), other, compared);
+  nameReadings(main, reference);
+  return { question, named, main, reference };
 }
 
 /** A reading of the text of a request by the model `about`. Its parts get other keys than those of earlier ones. */

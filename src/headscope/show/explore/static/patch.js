@@ -95,10 +95,10 @@ function Answer({ answer, copies, at, head, copied, compare }) {
 
 /** How the answer changes with each head copied, on request. */
 function Effects({ session, want, open }) {
-  const { view, effects: { value, of, problem }, reading: { value: { main: { about } } } } = session;
+  const { view, effects: { value, of, problem, busy }, reading: { value: { main: { about } } } } = session;
   const question = patchQuestion({ ...session, page: { ...session.page, copies: [] } });
   const changes = value && of === question ? value.every_head.map((each) => each - value.difference.before) : null;
-  return html`<${Button} text=${TEXTS.everyHead} hidden=${changes} click=${() => want("effects", question)} />
+  return html`<${Button} text=${TEXTS.everyHead} disabled=${busy || changes !== null} click=${() => want("effects", question)} />
     <p class="quiet">${problem?.message ?? (changes && TEXTS.effects)}</p>
     <div class="rows effects">${changes && html`<${Rows} rows=${headRows(changes, about.heads, headNumber(view.head, about),
       (number) => open(headName(number, about.heads)))} />`}</div>`;

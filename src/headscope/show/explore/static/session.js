@@ -36,7 +36,10 @@ const textOf = ({ text, tokens }) => JSON.stringify(tokens ?? text);
 /** Each event returns the entries of the session that it changes. */
 export const EVENTS = {
   /** Another address, for example after the Back button. */
-  addressed: (session, page) => ({ ...EVENTS.changed(session, page), isNew: true }),
+  addressed(session, page) {
+    const changed = EVENTS.changed(session, page);
+    return { ...changed, isNew: questionOf({ ...session, ...changed }) !== questionOf(session) };
+  },
 
   /** The model refuses what the address asks: the text at least is shown. */
   refused: (session, says) => ({ ...EVENTS.changed(session, { ...EMPTY, text: session.page.text }), says, isNew: false }),
@@ -91,7 +94,7 @@ export const EVENTS = {
     } else if (textOf(session.page) !== textOf(main.request)) return changed; // of a text that is still shown
     else changed.page = { ...session.page, target: null };
     const last = main.answer.history.labels.length - 1;
-    return { ...changed, writes: 0, position: view.token === last ? null : view.token };
+    return { ...changed, writes: 0, says: null, position: view.token === last ? null : view.token };
   },
 
   /** A model is described: what it cannot read is replaced. */
@@ -118,7 +121,6 @@ export const EVENTS = {
 const ARRIVED = {
   reading({ page, patchTokens, wanted, reading: { value: before } }, { value: { main, reference } }) {
     if (page.written >= main.answer.ids.length) page = { ...page, written: 0 }; // of an address
-    if (page.tokens && main.answer.same) page = { ...page, tokens: null, text: main.answer.text };
     const same = before?.main.about.vocabulary === main.about.vocabulary;
     return { page, isNew: false, patchTokens: same ? patchTokens : {}, wanted: { ...wanted, written: reference && wanted.written } };
   },

@@ -36,7 +36,8 @@ export function switchedGroups(switched, { layers, heads }) {
 export function writtenQuestion(session) {
   const { page: { seed, length, temperature, top_k, top_p }, wanted, reading: { value } } = session;
   if (!wanted.written || !mainOf(session) || !value.reference) return null;
-  return JSON.stringify([value.question, seed, length, temperature, top_k, top_p]);
+  const sides = [value.main, value.reference].map(({ name, answer: { ids } }) => [name, ids]);
+  return JSON.stringify([sides, seed, length, temperature, top_k, top_p]);
 }
 
 /** Lets both sides of a comparison write from the same text and seed: their names, and their tokens so far. */
@@ -73,7 +74,7 @@ function lossOf({ main, reference }) {
   return say(before.toFixed(3), after.toFixed(3), differenceText(after - before, 3), reference.name);
 }
 
-export function Switches({ session, tell }) {
+export function Switches({ session, tell, actions }) {
   const { page, view, written, reading: { value } } = session;
   if (!value) return null;
   const { main, reference } = value;
@@ -106,7 +107,7 @@ export function Switches({ session, tell }) {
     <div class="buttons"><span class="chips">${groups.slice(0, CHIPS).map(({ text, heads }) => html`
       <${Button} look="chip" text=${`${text} ×`} title=${TEXTS.switchOn(heads.join(", "))} click=${() => set(heads, "on")} />`)}${
       groups.length > CHIPS && TEXTS.more(groups.length - CHIPS)}</span>
-      <${Button} text=${TEXTS.writeBoth} hidden=${!reference} click=${() => tell("wants", "written", "both")} /></div>
+      <${Button} text=${TEXTS.writeBoth} hidden=${!reference} click=${() => actions.want("written", "both")} /></div>
     <div class="written">${writtenQuestion(session) && (written.problem?.message ?? (written.value && html`<${Written} sides=${written.value} />`))}</div>
   </section>`;
 }

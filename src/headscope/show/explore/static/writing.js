@@ -71,6 +71,7 @@ export function createWriting({ now, tell, settled }) {
   async function keep(format) {
     const { reading: { value }, page, view: { head, walk } } = now();
     if (!value) return;
+    tell("failed", null);
     const { request, written, answer: { position, target } } = value.main;
     try {
       const response = await send("export", {

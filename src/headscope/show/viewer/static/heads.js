@@ -26,9 +26,10 @@ export function createHeads(parent, actions) {
     if (!model) return;
     const { layers, heads } = model.history;
     const large = layers * heads > MAPS;
+    const known = deciding?.length === layers * heads ? deciding : null; // not those of another model
     draw(box, html`<${Card} name="grid-card" title=${large ? TEXTS.heads : TEXTS.title} about=${TEXTS.click}>
       <${About} model=${model} narrow=${narrow && !large} />
-      ${large ? html`<${Groups} ...${{ model, maps, edges, deciding, actions }} /><${Cells} ...${{ model, maps, deciding, actions }} />`
+      ${large ? html`<${Groups} ...${{ model, maps, edges, deciding: known, actions }} /><${Cells} ...${{ model, maps, deciding: known, actions }} />`
         : html`<${Grid} ...${{ model, maps, narrow, actions }} />`}<//>`);
   }
 
@@ -55,6 +56,7 @@ export function createHeads(parent, actions) {
 
     /** Shows which heads decide: changes of a probability by head, or null. */
     decide(changes) {
+      if (changes === deciding) return;
       deciding = changes;
       show();
     },
@@ -185,18 +187,18 @@ function telling({ names, ratios }) {
 /** A cell for each head, a column per layer, coloured by what is chosen. A layer opens with its maps. */
 function Cells({ model, maps, deciding, actions }) {
   const { step, opened, history, history: { layers, heads }, state: { cells, layer } } = model;
-  const colour = cells === "decides" && !deciding ? "names" : cells;
+  const [, metric] = /^metric:(.+)$/.exec(cells) ?? [];
+  const values = own(step.metrics, metric);
+  const colour = cells === "decides" ? (deciding ? cells : "names") : values ? cells : "names";
   const metrics = Object.keys(step.metrics).map((metric) => [`metric:${metric}`, metric.replaceAll("_", " ")]);
   const ways = [["names", TEXTS.byName], ...(deciding ? [["decides", TEXTS.byDecides]] : [])];
   const most = Math.max(...(deciding ?? []).map(({ change }) => Math.abs(change)), 1e-9);
   const lookOf = (number) => {
     if (colour === "names") return background(step.names[number], true);
-    const [, metric] = /^metric:(.+)$/.exec(colour) ?? [];
-    const values = own(step.metrics, metric);
     const [low, high] = own(history.ends, metric) ?? [Math.min(...(values ?? [])), Math.max(...(values ?? []))];
     const change = deciding?.[number].change ?? 0;
-    const share = metric ? (values[number] - low) / (high - low) : Math.sqrt(Math.abs(change) / most);
-    const tone = metric ? "looks" : change < 0 ? "less" : "more";
+    const share = values ? (values[number] - low) / (high - low) : Math.sqrt(Math.abs(change) / most);
+    const tone = values ? "looks" : change < 0 ? "less" : "more";
     return `linear-gradient(color-mix(in srgb, var(--${tone}) ${Math.round(100 * Math.max(0, Math.min(1, share || 0)))}%, var(--none)) 0 0)`;
   };
   const moves = { ArrowLeft: -heads, ArrowRight: heads, ArrowUp: -1, ArrowDown: 1 };
@@ -215,5 +217,5 @@ function Cells({ model, maps, deciding, actions }) {
     ${colour === "names" && html`<p class="names">${names.map(([name, count]) => html`<span>
       <i class="swatch" style=${{ background: background(name) }}></i>${name === NO_NAME ? TEXTS.noName : name} ${count}</span>`)}</p>`}
     ${layer !== null && layer < layers && html`<div class="maps">${[...Array(heads).keys()].map((head) => html`
-      <${Head} key=${head} said="" ...${{ model, maps, actions, number: layer * heads + head }} />`)}</div>`}</div>`;
+      <${Head} key=${layer * heads + head} said="" ...${{ model, maps, actions, number: layer * heads + head }} />`)}</div>`}</div>`;
 }

@@ -13,6 +13,7 @@ const PLACES = 4; // distances that are listed, besides that of the key
 const HARDLY = 0.5; // a head hardly looks at a key with less than this share of the mean weight
 const SMALL = 0.005; // a sum that is shown as zero
 const SHARE = 0.1; // of the sum: smaller parts are one row
+const LISTED = 8; // parts of a token
 const HEADS = 3; // heads that are always listed: from them, the walk goes on
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
@@ -149,14 +150,15 @@ function Sums({ model, edge, answer, query, key, seen, follow, byStep, since }) 
 /** The parts of one token that add most, and at least some heads. All others are one row. */
 function Parts({ title, name, parts, total, most, go, at }) {
   const heads = parts.filter(([part]) => isHead(part)).slice(0, HEADS);
-  const isListed = (row) => Math.abs(row[1]) >= SHARE * Math.abs(total) || heads.includes(row);
+  const largest = parts.filter(([, value]) => Math.abs(value) >= SHARE * Math.abs(total)).slice(0, LISTED);
+  const isListed = (row) => (largest.includes(row) && row[1] !== 0) || heads.includes(row);
   const others = parts.filter((part) => !isListed(part) && part[1] !== 0);
   const rest = others.reduce((sum, [, value]) => sum + value, 0);
   const rows = parts.filter(isListed).map(([part, value]) => ({
     text: part, ...signed(value, most), click: isHead(part) ? () => go(part) : undefined,
     tip: isHead(part) ? TEXTS.follow(part, at) : controlMeaning(part.replace(/^L\d+ /, "")),
   }));
-  if (others.length) rows.push({ text: TEXTS.otherParts(others.length, SHARE), ...signed(rest, most) });
+  if (others.length) rows.push({ text: TEXTS.otherParts(others.length), ...signed(rest, most) });
   return html`<div class=${name}><h4>${title}</h4><div class="rows"><${Rows} rows=${rows} /></div></div>`;
 }
 
