@@ -8,13 +8,17 @@ from headscope.analysis.ablation import Decider
 from headscope.analysis.head_types import NONE
 from headscope.analysis.rows import per_head
 from headscope.show.report.patch_texts import PatchedTexts
-from headscope.show.report.tables import HeadsAtStep, patching_table
+from headscope.show.report.tables import (
+    LISTED,
+    MANY,
+    HeadsAtStep,
+    deciding_heads,
+    patching_table,
+)
 from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
 NO_NAME = "without a name"
-LISTED = 5  # of the most important heads
-MANY = 48  # heads: with more, a line lists all heads with the same name
 
 
 def print_report(
@@ -54,14 +58,12 @@ def print_report(
 
 
 def print_deciders(deciders: Sequence[Decider]) -> None:
-    of_heads = [row for row in deciders if "H" in row["part"]]
-    token, probability = of_heads[0]["token"], of_heads[0]["probability"]
+    first, *_ = heads = deciding_heads(deciders)
     print(
-        f"after the text, {printable(token)} has the probability {probability:.4f}; with one head "
-        "at its mean, this changes most to"
+        f"after the text, {printable(first['token'])} has the probability "
+        f"{first['probability']:.4f}; with one head at its mean, this changes most to"
     )
-    of_heads.sort(key=lambda row: -abs(row["without"] - probability))
-    for row in of_heads[:LISTED]:
+    for row in heads:
         print(f"{row['part']}  {row['without']:.4f}")
 
 

@@ -12,6 +12,7 @@ import torch
 from pandas import DataFrame, concat
 from torch import Tensor
 
+from headscope.analysis.ablation import Decider
 from headscope.analysis.circuits import KINDS, WEIGHT_METRICS, compositions, random_composition
 from headscope.analysis.diversity import diversity, jensen_shannon, uniqueness
 from headscope.analysis.head_statistics import visible_in
@@ -29,6 +30,10 @@ from headscope.show.report.patch_texts import PatchedTexts
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
 from headscope.trained.records import LONGEST, VALIDATION
+
+MANY = 48
+"""A report on more heads shows some of them, and a line for each name."""
+LISTED = 5  # heads that decide, and most important heads
 
 LabelOf = Callable[[int], str]  # gives the label of a token of the vocabulary
 
@@ -176,6 +181,12 @@ def with_uniform(heads: HeadsAtStep) -> DataFrame:
         for name, of_layers in record.uniform.items()
     }
     return head_table(heads).assign(measured_tokens=record.measured_tokens, **uniform)
+
+
+def deciding_heads(deciders: Sequence[Decider]) -> list[Decider]:
+    """The heads without which the probability changes most, the largest change first."""
+    rows = [row for row in deciders if "H" in row["part"]]
+    return sorted(rows, key=lambda row: -abs(row["without"] - row["probability"]))[:LISTED]
 
 
 def history_table(by_step: Mapping[int, HeadsAtStep]) -> DataFrame:

@@ -16,7 +16,7 @@ from pandas import DataFrame
 from headscope.analysis import pictures
 from headscope.analysis.ablation import Decider
 from headscope.analysis.examples import example_rows, find_examples, shown_examples
-from headscope.analysis.head_outputs import Track
+from headscope.analysis.head_outputs import Track, parse_head
 from headscope.analysis.head_statistics import head_similarity
 from headscope.analysis.head_types import Thresholds
 from headscope.analysis.reading import Reading
@@ -27,7 +27,7 @@ from headscope.files import json_text, read_json, replacing, write_atomically
 from headscope.show.reading_page import page_of, shown_tokens
 from headscope.show.report import tables
 from headscope.show.report.patch_texts import PatchedTexts
-from headscope.show.report.tables import HeadsAtStep, ReportInput
+from headscope.show.report.tables import MANY, HeadsAtStep, ReportInput, deciding_heads
 from headscope.trained import TrainedModel
 from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
@@ -104,9 +104,10 @@ def write_report(
         blobs = {step: each.snapshot.blobs() for step, each in steps.items()}
         # TensorBoard sorts event files by the seconds in their names.
         contents[f"events.out.tfevents.{int(time.time())}.headscope"] = event_file(blobs)
-    drawn = pictures_of(reading, at_end.heads, patching, over_steps, at_end.reads)
+    deciders = at_end.rows["deciders"]
+    drawn = pictures_of(reading, at_end.heads, deciders, patching, over_steps, at_end.reads)
     write_files(folder, content, contents, track(drawn))
-    return at_end.heads, at_end.rows["deciders"], shown
+    return at_end.heads, deciders, shown
 
 
 @dataclass(frozen=True)
@@ -193,13 +194,18 @@ def files_of(folder: Path) -> list[str]:
 def pictures_of(
     reading: Reading,
     heads: HeadsAtStep,
+    deciders: Sequence[Decider],
     patching: PatchedTexts | None,
     history: Mapping[int, HeadsAtStep],
     reads: Mapping[str, Why],
 ) -> Iterator[tuple[str, Figure]]:
-    """All pictures of a report, each with its file name without extension."""
+    """All pictures of a report, each with its file name without extension. With more than MANY
+    heads, only layers with a head that decides are drawn."""
     record = heads.record
+    drawn = {parse_head(row["part"], reading.model)[0] for row in deciding_heads(deciders)}
     for layer, weights in enumerate(reading.attention):
+        if len(record.heads) > MANY and layer not in drawn:
+            continue
         picture = pictures.attention_maps(weights, reading.labels, title=f"Layer {layer}")
         yield f"attention_layer_{layer}", picture
     texts: Any = {"title": "Metrics of all heads", "marks": record.uniform_of_all}
