@@ -97,13 +97,21 @@ def close(rows, name, values, rtol=1e-4, atol=1e-6):
 def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     ablate = ("ablation=true", "gradients=true", "ablation_windows=5", "replace_by=mean")
     said = analyze(f"text={TEXT}", *ablate, *PATCH, 'patch.answers=["\'", ","]', "patch.position=7")
-    assert [line.split()[0] for line in said.out.splitlines()[:8]] == NAMES
+    first, *lines = said.out.splitlines()
+    assert [line.split()[0] for line in lines[5:13]] == NAMES
     assert "the first 8 of" in said.err
     assert "this file" not in said.err
     report, loaded = run / "analysis", headscope.load(run)
     about, heads = as_json(report), rows_of(report / "heads.csv")
     with pytest.warns(UserWarning, match="only the first 8"):
         reading = loaded.read(TEXT)
+    deciders = reading.deciders()
+    deciders = deciders[deciders["part"].str.contains("H")]
+    largest = (deciders["without"] - deciders["probability"]).abs().nlargest(5).index
+    rows = deciders.loc[largest]
+    assert f"{rows['probability'].iloc[0]:.4f}" in first
+    shown = [f"{row.part}  {row.without:.4f}" for row in rows.itertuples()]
+    assert lines[:5] == shown
     assert (about["windows"], about["tokens"], len(reading.tokens)) == (18, 8, 8)
     assert [f"L{row['layer']}H{row['head']}" for row in heads] == NAMES
     assert [row["type"] for row in about["heads"]] == [row["type"] for row in heads]
