@@ -328,8 +328,8 @@ nn/capture.py
 > analysis/test_what_heads_write.py::test_a_reading_always_describes_the_model_that_read_the_text
 analysis/ablation.py
 # the mean that replaces a feed-forward network is forgotten
-- attended + new_fed
-+ attended
+- fed.mean(dim=1, keepdim=True) if by == "mean" else torch.zeros_like(fed)
++ torch.zeros_like(fed)
 > analysis/test_what_heads_write.py::test_a_decider_is_a_part_that_is_switched_off
 analysis/why.py
 # each part of a query has its own scale of QK norm
