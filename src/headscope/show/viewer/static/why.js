@@ -53,6 +53,7 @@ export function createWhy(parent, actions, explanationOf = () => null, steps = n
       section.hidden = !edge;
       if (!edge) {
         asked = null;
+        section.classList.remove("asking");
         return;
       }
       if (edge.key === null) { // the key with the largest weight
