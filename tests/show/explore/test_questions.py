@@ -109,6 +109,11 @@ def test_a_large_model_shows_the_maps_that_matter_and_a_cell_for_each_head(
     page.resize(1280, 720)
     page.open(address, x_text=FRANCE, v_token="3")
     reading = loaded.read(FRANCE)
+    end = time.monotonic() + 240
+    while "Heads with a telling name" not in page.text(".grid-card"):  # they are being measured
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    page.ready()
     assert len(page.all(".cells button")) == 270
     assert len(page.all(".maps canvas")) < 40
     titles = [each.text for each in page.all(".group h4")]
