@@ -3,6 +3,7 @@ comes next, which head decides, why it looks there, what it does elsewhere, what
 """
 
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -26,8 +27,9 @@ FRANCE = "The capital of France is"
 
 
 @pytest.fixture(scope="module")
-def explored(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Opens a model. Returns it, the address of its page and a text."""
+    opened = []
 
     def explore(name: str) -> tuple[Any, str, str]:
         given, text, corpus = name, FRANCE, None
@@ -40,9 +42,12 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Any:
             given, text = str(saved(folder, SHAPES[name], tokenizer, data=data).path), TEXT
         models = Models(given, None, "cpu")
         _, address = server.serve(Explorer(models), host="127.0.0.1", port=0)
-        return models.get("this").loaded, address, text
+        opened.append(models.get("this"))
+        return opened[-1].loaded, address, text
 
-    return explore
+    yield explore
+    while any(each.measuring and "share" in each.measuring for each in opened):
+        time.sleep(0.2)  # a thread that measures at the end of the process aborts it
 
 
 def wait_for(page: ExplorePage, selector: str, seconds: float = 240) -> Any:
