@@ -28,9 +28,9 @@ def print_report(
     tokens: int,
     shown: int,
 ) -> None:
-    """Print the heads that decide the prediction after the text, the names of all heads and the
-    most important heads, and to standard error what they were measured on. Of the `tokens` of the
-    text, attention.html shows the first `shown`."""
+    """Print the heads that decide the prediction after the text, the names of all heads, and the
+    most important heads. Standard error says on which text they were measured. The text has
+    `tokens` tokens, and attention.html shows the first `shown`."""
     record, ablation = heads.record, heads.ablation
     print_deciders(deciders)
     labels = [NO_NAME if each.label == NONE else each.label for each in record.types]
