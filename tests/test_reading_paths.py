@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from conversion.models import saved
-from running import ROOT, SMALL
+from running import ROOT, SMALL, measured
 from tab_runs import in_process
 
 import headscope
@@ -149,6 +149,7 @@ def metric_to_tab(text: Path) -> Trace:
 
 def key_press(text: Path) -> Trace:
     explorer = Explorer(Models(str(saved(Path("run"), "").path), None, "cpu"))
+    measured(explorer.models.get("this"))  # in a thread of its own
     with Trace() as trace:
         trace.running = False
         _, url = server.serve(explorer, host="127.0.0.1", port=0)
