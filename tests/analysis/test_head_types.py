@@ -29,16 +29,35 @@ def looking(*offsets, share=1.0):
 
 
 def test_a_threshold_is_the_share_above_what_even_attention_gives():
-    shares = [looking(-1, share=share) for share in (0.3, 0.39, 0.41, 1.0)]
+    shares = [looking(-1, share=share) for share in (0.3, 0.35, 0.41, 1.0)]
     # Of two names, the one further above its threshold is taken.
-    two_names = 0.55 * looking(-1) + 0.45 * torch.eye(TOKENS)[[0] * TOKENS]
+    two_names = 0.55 * looking(-1) + 0.45 * torch.eye(TOKENS)
     metrics, previous = head_metrics(torch.stack([*shares, two_names])), "previous-token"
     for thresholds, expected in (
         (Thresholds(), ["global", "global", previous, previous, previous]),
         (Thresholds(previous=0.25), [previous] * 5),
-        (Thresholds(first=0.2), ["global", "global", previous, previous, "first-token"]),
+        (Thresholds(self=0.2), ["global", "global", previous, previous, "self"]),
     ):
         assert [head.name for head in head_types(metrics, EVEN, thresholds=thresholds)] == expected
+
+
+FIRST = torch.eye(TOKENS)[[0] * TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("weights", "queries", "name"),
+    [
+        (0.7 * FIRST + 0.3 * looking(-1), 64, "previous-token"),
+        (0.7 * FIRST + 0.3 * looking(-1), 63, "first-token"),
+        (0.3 * FIRST + 0.7 * looking(-1), 63, "-"),
+        (0.7 * FIRST + 0.3 * looking(-1, share=0), 64, "first-token"),
+        (0.3 * FIRST + 0.7 * looking(-1, share=0), 64, "-"),
+    ],
+)
+def test_a_name_says_what_a_head_does_where_it_does_not_rest(weights, queries, name):
+    """`first-token` says that it does nothing else, or only in a few queries."""
+    [head] = head_types(head_metrics(weights[None]), EVEN, queries=queries)
+    assert head.name == name
 
 
 NOWHERE = torch.eye(TOKENS)[[(9 * t + 3 * t * t // 7) % (t + 1) for t in range(TOKENS)]]
@@ -87,7 +106,8 @@ def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
     """tests/show/report/test_report.py compares the metrics with those of a report."""
     metrics, described = (meanings()[kind] for kind in ("metrics", "names"))
     plain = [names.GLOBAL, names.MIXED, names.NONE]
-    assert list(described) == [*names.NARROW.values(), *names.BROAD.values(), *plain]
+    narrow, broad = names.NARROW.values(), names.BROAD.values()
+    assert list(described) == [names.FIRST, *narrow, *broad, *plain]
     assert all(". A high value means" in text for text in metrics.values())
     assert {*metrics} <= {*OURS}  # the names that a metric of the user may not have
     for table in glossary().values():  # the pages show the meanings as tooltips
@@ -98,7 +118,12 @@ def test_every_entry_says_what_a_high_value_means_and_every_head_name_has_one():
 
 def test_the_thresholds_in_the_glossary_are_the_defaults():
     keys = {name: key for key, name in [*names.NARROW.items(), *names.BROAD.items()]}
-    keys |= {names.GLOBAL: "spread", names.MIXED: "spread", names.NONE: "even"}
+    keys |= {
+        names.FIRST: "first",
+        names.GLOBAL: "spread",
+        names.MIXED: "spread",
+        names.NONE: "even",
+    }
     section = GLOSSARY.read_text("utf-8").partition("## Names of heads\n")[2].partition("\n## ")[0]
     conditions = dict(re.findall(r"^\| `(.+?)` \| [^|]+ \| (.*) \|$", section, re.M))
     assert [*conditions] == [*glossary()["Names of heads"]]

@@ -13,7 +13,15 @@ from headscope.analysis.circuits import weight_metrics
 from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity, diversity
 from headscope.analysis.head_outputs import Track
-from headscope.analysis.metrics import METRICS, best_offset, offset_sums, uniform
+from headscope.analysis.metrics import (
+    BEYOND,
+    OF_FIRST,
+    best_offset,
+    beyond_first,
+    judged_queries,
+    offset_sums,
+    uniform,
+)
 from headscope.analysis.own_metrics import HeadMetric, description, own_metrics, own_sums
 from headscope.analysis.record import HeadRecord, of_model
 from headscope.analysis.repeats import TEXTS, RepeatProbe, can_measure_repeats
@@ -23,7 +31,7 @@ from headscope.nn.capture import capture
 
 MAX_WEIGHTS = 2**25
 """Maximum number of attention weights in a batch of windows, to limit its memory."""
-OFFSETS = "offset_sums"
+OFFSETS, QUERIES = "offset_sums", "queries"
 MIN_QUERIES = 8
 """A metric that depends on the tokens, such as `punctuation`, gives names only if at least this
 many queries see such a token. With fewer, a head would get the name by chance."""
@@ -40,8 +48,8 @@ def measure_heads(
     track: Track = iter,
     **known: Any,
 ) -> HeadRecord:
-    """Measure all metrics of all heads, which give their names. Most metrics are averaged over
-    `windows` (N, T) of tokens.
+    """Measure all metrics of all heads, which give their names. Most metrics are averaged over the
+    queries of `windows` (N, T) of tokens that do not rest (see `headscope.analysis.metrics`).
 
     The induction metrics are averaged over the repeated random texts of `repeats` instead, by
     default over TEXTS texts. They are omitted if `can_measure_repeats` is false. The metric
@@ -53,9 +61,8 @@ def measure_heads(
     own = own_metrics(own)
     length = windows.size(1)
     ones = torch.ones(length, length, device=model.device)
-    sums: dict[str, Tensor] = {}
-    uniform_sums: dict[str, Tensor] = {}
-    counts: dict[str, Tensor] = {}  # of queries, for the metrics that depend on the tokens
+    sums: dict[str, tuple[Any, Any]] = {}  # of a metric, and of what it is divided by
+    uniform_sums: dict[str, tuple[Any, Any]] = {}
     similarity, effects = torch.zeros(()), torch.zeros(())
     for batch in track(in_batches(model, windows)):
         captured = capture(model, batch)
@@ -66,27 +73,15 @@ def measure_heads(
         targets = targets_in(batch, kinds)
         even = uniform(ones, visible).expand(len(weights), len(batch), 1, -1, -1)
         for totals, maps in ((sums, weights), (uniform_sums, even)):
-            for name, metric in {**METRICS, OFFSETS: offset_sums}.items():
-                totals[name] = totals.get(name, 0) + metric(maps, visible).sum(dim=1).cpu()
-            for name, target in targets.items():
-                mass, count = mass_on(maps, target, visible)
-                totals[name] = totals.get(name, 0) + mass.cpu()
-                counts[name] = counts.get(name, 0) + count.cpu() * (totals is sums)
+            found = sums_of(maps, visible, targets)
             for name, total in own_sums(own, maps.expand_as(weights), batch).items():
-                totals[name] = totals.get(name, 0) + total
+                found[name] = total, len(batch)
+            for name, (total, count) in found.items():
+                before = totals.get(name, (0, 0))
+                totals[name] = before[0] + total, before[1] + count
         similarity = similarity + similarity_sum(weights, visible)
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
-
-    def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
-        number = len(windows)
-        averages = {
-            name: total / counts[name].clamp(min=1) if name in counts else total / number
-            for name, total in totals.items()
-        }
-        return averages | best_offset(averages.pop(OFFSETS), length)
-
-    metrics = means(sums)
-    even_metrics = means(uniform_sums)
+    metrics, even_metrics = means(sums), means(uniform_sums)
     if repeats:
         seen = visible_in(model, repeats.texts.tokens.to(model.device))
         even_metrics |= repeats.uniform(None if seen is None else seen.cpu())
@@ -94,7 +89,7 @@ def measure_heads(
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
     metrics |= {name: metrics.pop(name) for name in own}  # the last ones in tables
-    unjudged = [name for name, count in counts.items() if count.min() < MIN_QUERIES]
+    unjudged = [name for name in targets if uniform_sums[name][1].min() < MIN_QUERIES]
     return HeadRecord(
         metrics=metrics,
         uniform={
@@ -110,6 +105,35 @@ def measure_heads(
         **of_model(model),
         **known,
     )
+
+
+def sums_of(
+    weights: Tensor, visible: Tensor | None, targets: Mapping[str, Tensor]
+) -> dict[str, tuple[Tensor, Tensor | int]]:
+    """Two sums over the windows of `weights` (L, N, H, T, T) for each metric: those of its values
+    and of what they are divided by. These are the windows for the metrics of the first token, and
+    the queries that do not rest for all others."""
+    left, seen = beyond_first(weights, visible)
+    judged, windows = judged_queries(seen), weights.size(1)  # (L, N, H)
+    sums: dict[str, tuple[Tensor, Tensor | int]] = {}
+    for name, metric in OF_FIRST.items():
+        sums[name] = metric(weights, visible).sum(dim=1).cpu(), windows
+    for name, metric in BEYOND.items():
+        sums[name] = (judged * metric(left, seen)).sum(dim=1).cpu(), judged.sum(dim=1).cpu()
+    for name, target in targets.items():
+        mass, queries = mass_on(left, target, seen)
+        sums[name] = mass.cpu(), queries.cpu()
+    sums[OFFSETS] = offset_sums(left, seen).sum(dim=1).cpu(), windows
+    sums[QUERIES] = judged.sum(dim=1).cpu(), windows
+    return sums
+
+
+def means(sums: Mapping[str, tuple[Tensor, Tensor | int]]) -> dict[str, Tensor]:
+    """The metrics (L, H) from their sums."""
+    metrics = {
+        name: total / torch.as_tensor(count).clamp(min=1) for name, (total, count) in sums.items()
+    }
+    return metrics | best_offset(metrics.pop(OFFSETS), metrics.pop(QUERIES))
 
 
 def head_similarity(model: GPT, windows: Tensor) -> Tensor:

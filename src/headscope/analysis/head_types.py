@@ -8,6 +8,7 @@ The names are based on Voita 2019 (positional heads, rare tokens), Clark 2019 (p
 (distance). The thresholds are our own.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,7 +19,6 @@ from torch import Tensor
 NARROW = {
     "self": "self",
     "previous": "previous-token",
-    "first": "first-token",
     "induction": "induction",
     "same_token": "same-token",
     "punctuation": "punctuation",
@@ -32,6 +32,9 @@ SOME_QUERIES = {"induction", "same_token", "punctuation"}
 """Metrics that are averaged over only a few queries, or over other texts. One of them can be high
 although the attention on the text as a whole is nearly uniform."""
 
+OTHER_TEXTS = {"induction"}
+"""Metrics of other texts. They give a name also if hardly a query of these texts does not rest."""
+
 BROAD = {
     "local": "local",
     "frequent": "frequent-token",
@@ -41,8 +44,9 @@ BROAD = {
 """Names of heads that attend mostly to some kind of key, such as frequent tokens, by metric. If
 several names apply, the head gets the first of them."""
 
-GLOBAL, MIXED, NONE = "global", "mixed", "-"
+FIRST, GLOBAL, MIXED, NONE = "first-token", "global", "mixed", "-"
 DECIDED_BY = {name: metric for metric, name in (NARROW | BROAD).items()}
+DECIDED_BY |= {FIRST: "first"}
 DECIDED_BY |= {"rare-token": "frequent", "short-range": "distance", GLOBAL: "global"}
 DECIDED_BY |= {MIXED: "unevenness", NONE: "unevenness"}
 """The metric that decides each name."""
@@ -50,6 +54,8 @@ NEAR = 0.1
 """A name is uncertain if a value that decides it is nearer to its threshold than this share."""
 
 
+NAMED_QUERIES = 64
+"""With fewer queries that do not rest, only OTHER_TEXTS and `first` give names."""
 Threshold = Annotated[float, 0.001, 1]
 
 
@@ -112,18 +118,22 @@ def head_types(
     *,
     thresholds: Thresholds | None = None,
     untrained: Tensor | float = 0.0,
+    queries: Tensor | float = math.inf,
 ) -> list[HeadType]:
     """The names of all heads, layer by layer.
 
     `metrics` contains the metrics of `head_metrics`. It may also contain the metrics of
     `RepeatProbe` and the metrics that `targets_in` lists. `uniform` contains the value of each
     metric for uniform attention, in each layer. `untrained`, a number or (L, H), is the
-    `unevenness` of untrained heads. A metric in NARROW or BROAD gives its name if its excess is at
-    least its threshold. A head gets the first of these names:
+    `unevenness` of untrained heads. `queries`, a number or (L, H), is how many queries do not rest.
+    A metric gives its name if its excess is at least its threshold. A head gets the first of these
+    names:
 
     1. The name in NARROW with the largest ratio of excess to threshold. If `unevenness` is below
-       `even`, only the metrics in SOME_QUERIES give a name.
-    2. "-" (no name) if `unevenness` is below `even`: the attention is nearly uniform.
+       `even`, only the metrics in SOME_QUERIES give a name, and if fewer than NAMED_QUERIES queries
+       do not rest, only those in OTHER_TEXTS.
+    2. In these two cases, "first-token", or "-" (no name) if the excess of `first` is below its
+       threshold: the head only rests, or its attention is nearly uniform.
     3. The first name in BROAD.
     4. "-" if `unevenness` is below `untrained`.
     5. "global" if the metric `global` is at least the threshold `spread`, otherwise "mixed".
@@ -134,7 +144,7 @@ def head_types(
     flat = {metric: values.flatten() for metric, values in metrics.items()}
     excesses = {
         metric: excess(metrics[metric], uniform[metric])
-        for metric in (*NARROW, *BROAD)
+        for metric in ("first", *NARROW, *BROAD)
         if metric in flat and metric in uniform
     }
     distance = torch.tensor(uniform["distance"])[:, None].clamp(min=1e-6)  # (L, 1)
@@ -146,13 +156,17 @@ def head_types(
             1 - metrics["frequent"], [1 - each for each in uniform["frequent"]]
         )
     ratios = {metric: value / getattr(thresholds, metric) for metric, value in excesses.items()}
-    least = torch.as_tensor(untrained).expand_as(metrics["unevenness"]).flatten()
+    least, judged = (
+        torch.as_tensor(given).expand_as(metrics["unevenness"]).flatten()
+        for given in (untrained, queries)
+    )
     return [
         _head_type(
             {metric: float(ratio[head]) for metric, ratio in ratios.items()},
             {metric: float(score[head]) for metric, score in scores.items()},
             thresholds,
             float(least[head]),
+            few=bool(judged[head] < NAMED_QUERIES),
         )
         for head in range(len(flat["unevenness"]))
     ]
@@ -170,18 +184,25 @@ def _head_type(
     scores: Mapping[str, float],
     thresholds: Thresholds,
     untrained: float,
+    *,
+    few: bool,
 ) -> HeadType:
-    """The name of one head. `ratios` are the excesses divided by their thresholds."""
+    """The name of one head. `ratios` are the excesses divided by their thresholds. `few` is whether
+    hardly a query does anything but rest."""
     unevenness, even, spread = scores["unevenness"], thresholds.even, thresholds.spread
-    judged = ratios.keys() & (SOME_QUERIES if unevenness < even else NARROW.keys())
+    first = ratios.get("first", 0.0)
+    alike = unevenness < even
+    judged = ratios.keys() & (OTHER_TEXTS if few else SOME_QUERIES if alike else NARROW.keys())
     narrow = max([name for name in NARROW if name in judged], key=ratios.__getitem__, default="")
     best = ratios.get(narrow, 0.0)
     if best >= 1:
         offset = int(scores["offset"]) if narrow == "fixed_offset" else 0
         return HeadType(NARROW[narrow], scores[narrow], best, offset, uncertain=best < 1 + NEAR)
     near = best > 1 - NEAR or abs(unevenness - even) < NEAR * even
-    if unevenness < even:
-        return HeadType(NONE, unevenness, 0.0, uncertain=near)
+    if (few or alike) and first >= 1:
+        return HeadType(FIRST, scores["first"], first, uncertain=near or first < 1 + NEAR)
+    if few or alike:
+        return HeadType(NONE, unevenness, 0.0, uncertain=near or first > 1 - NEAR)
     for metric, name in BROAD.items():
         ratio = ratios.get(metric, 0.0)
         near = near or abs(ratio - 1) < NEAR

@@ -12,6 +12,10 @@ it the weight 1. Such queries are excluded from the mean, unless there are no ot
 The weight on a set of keys is the sum of the weights on these keys, from 0 to 1.
 
 All metrics are differentiable. Their values and gradients are always finite.
+
+Most heads of a trained model put the weight that they do not need on the first token, an attention
+sink (Xiao 2023): they rest there. So `head_metrics` measures what a head does in the other queries,
+without this token (see `beyond_first`).
 """
 
 import math
@@ -24,6 +28,8 @@ from headscope.errors import UserError
 
 LOCAL_WIDTH = 2
 FIXED_OFFSET = 3  # the smallest; nearer heads have the names self, previous-token and local
+RESTS = 0.8
+"""A query rests if it gives the first token more than this weight."""
 
 
 def visible_keys(weights: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -44,14 +50,19 @@ def offsets(weights: Tensor) -> Tensor:
 def uniform(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     """Uniform attention, in the shape of the mask: the same weight on every key that is seen."""
     visible = visible_keys(weights, visible).to(weights.dtype)
-    return visible / visible.sum(dim=-1, keepdim=True)
+    return visible / visible.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
 def counted_queries(visible: Tensor) -> Tensor:
-    """The mask (..., T) of the queries to average over: queries that see more than one key. If no
-    query sees more than one key, all queries are included."""
+    """The mask (..., T) of the queries to average over: queries that see more than one key, or, if
+    none does, those that see one."""
     several = visible.sum(dim=-1) > 1
-    return several | ~several.any(dim=-1, keepdim=True)
+    return several | (~several.any(dim=-1, keepdim=True) & visible.any(dim=-1))
+
+
+def judged_queries(visible: Tensor) -> Tensor:
+    """The number of queries that see more than one key, (...)."""
+    return (visible.sum(dim=-1) > 1).sum(dim=-1)
 
 
 def mean_over(values: Tensor, queries: Tensor) -> Tensor:
@@ -74,6 +85,16 @@ def first_keys(visible: Tensor) -> Tensor:
     return visible & (visible & first_key & first_query).any(dim=-2, keepdim=True)
 
 
+def beyond_first(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The weights without the first token, and the mask of the keys that are left: a query that
+    rests sees none, and the weights of the others are divided by their sum."""
+    visible = visible_keys(weights, visible)
+    weights, first = torch.where(visible, weights, 0.0), first_keys(visible)
+    rest = torch.where(first, weights, 0.0).sum(dim=-1, keepdim=True)
+    seen = visible & ~first & (rest <= RESTS)
+    return torch.where(seen, weights / (1 - rest).clamp(min=1e-9), 0.0), seen
+
+
 def offset_sums(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     """For each offset from 0 to S - 1, the weight on the key `offset` tokens before the query,
     summed over the queries that have it, and the number of these queries: (..., 2, S). Both are 0
@@ -90,11 +111,11 @@ def offset_sums(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     return torch.stack(sums, dim=-1)
 
 
-def best_offset(sums: Tensor, queries: int) -> dict[str, Tensor]:
+def best_offset(sums: Tensor, queries: Tensor) -> dict[str, Tensor]:
     """The metric `fixed_offset`, and its `offset`, from `offset_sums` of texts with this number of
-    queries. Offsets that fewer than a quarter of the queries have are left out."""
+    queries, (...). Offsets that fewer than a quarter of the queries have are left out."""
     given, count = sums.unbind(dim=-2)
-    mass = torch.where(4 * count >= queries, given / count.clamp(min=1e-9), 0.0)
+    mass = torch.where(4 * count >= queries[..., None], given / count.clamp(min=1e-9), 0.0)
     mass, offset = mass.max(dim=-1)
     return {"fixed_offset": mass, "offset": offset.to(mass)}
 
@@ -127,6 +148,13 @@ def first_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
 
 
+def resting_share(weights: Tensor, visible: Tensor | None = None) -> Tensor:
+    """The share of the queries that rest: their weight on the first token is above RESTS."""
+    visible = visible_keys(weights, visible)
+    mass = torch.where(first_keys(visible), weights, 0.0).sum(dim=-1)
+    return mean_over((mass > RESTS).to(weights) + 0 * mass, counted_queries(visible))
+
+
 def mean_distance(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     """Mean distance of query and key in tokens, weighted by attention, 0 to S - 1 (Vig 2019)."""
     visible = visible_keys(weights, visible)
@@ -151,18 +179,17 @@ def global_strength(weights: Tensor, visible: Tensor | None = None) -> Tensor:
 
 
 def single_key_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the key that gets the most attention, from 0 to 1. A high value means that a token
-    other than the first is an attention sink (Xiao 2023).
+    """Weight on the key that gets the most attention, from 0 to 1. A high value means that it is an
+    attention sink (Xiao 2023).
 
     The weight on a key is averaged over the other queries that see this key. The result is the
     largest of these means. So this metric is not a mean over all queries, unlike the other metrics.
-    The first key is excluded, and so are keys that fewer than half of the queries see. The result
-    is 0 if no key remains.
+    Keys that fewer than half of the queries see are excluded. The result is 0 if no key remains.
     """
     visible = visible_keys(weights, visible)
-    others = visible & ~first_keys(visible) & (offsets(weights) != 0)
+    others = visible & (offsets(weights) != 0)
     queries = others.sum(dim=-2)  # number of queries that see each key, (..., S)
-    considered = 2 * queries >= weights.size(-2)
+    considered = 2 * queries >= visible.any(dim=-1).sum(dim=-1, keepdim=True)
     received = torch.where(others, weights, 0.0).sum(dim=-2) / queries.clamp(min=1)
     return torch.where(considered, received, 0.0).amax(dim=-1)
 
@@ -209,11 +236,12 @@ def row_entropy(weights: Tensor, visible: Tensor) -> Tensor:
     return -(weights * weights.clamp(min=tiny).log()).sum(dim=-1)
 
 
-METRICS: Mapping[str, Callable[..., Tensor]] = {
+OF_FIRST: Mapping[str, Callable[..., Tensor]] = {"first": first_mass, "resting": resting_share}
+"""The metrics of the first token."""
+BEYOND: Mapping[str, Callable[..., Tensor]] = {
     "self": self_mass,
     "previous": previous_mass,
     "local": local_mass,
-    "first": first_mass,
     "single_key": single_key_mass,
     "distance": mean_distance,
     "global": global_strength,
@@ -223,14 +251,24 @@ METRICS: Mapping[str, Callable[..., Tensor]] = {
     "effective_keys": effective_keys,
     "unevenness": unevenness,
 }
+"""The metrics of what a head does beyond the first token."""
+
+
+def without_first(metric: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The metric of `beyond_first`."""
+    return lambda weights, visible=None: metric(*beyond_first(weights, visible))
+
+
+METRICS = {**OF_FIRST, **{name: without_first(metric) for name, metric in BEYOND.items()}}
 """The metrics that need nothing but the weights. `head_metrics` adds those of `best_offset`."""
 
 
 def head_metrics(weights: Tensor, visible: Tensor | None = None) -> dict[str, Tensor]:
     """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
-    axes. `visible` replaces the causal mask."""
+    axes. `visible` replaces the causal mask. A metric in BEYOND is 0 if all queries rest."""
     metrics = {name: metric(weights, visible) for name, metric in METRICS.items()}
-    return metrics | best_offset(offset_sums(weights, visible), weights.size(-2))
+    left, seen = beyond_first(weights, visible)
+    return metrics | best_offset(offset_sums(left, seen), judged_queries(seen))
 
 
 def colour_ends(metric: str, tokens: int) -> tuple[float, float]:

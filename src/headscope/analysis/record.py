@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analysis.head_types import NONE, HeadType, Thresholds, head_types
+from headscope.analysis.head_types import NAMED_QUERIES, NONE, HeadType, Thresholds, head_types
 from headscope.analysis.headers import MAX_METRICS, MAX_TEXT
 from headscope.analysis.metrics import METRICS, colour_ends
 from headscope.analysis.own_metrics import COLUMNS
@@ -29,8 +29,6 @@ STORED = ("step", "diversity", "windows", "tokens", "source", "uniform", "unjudg
 Number = Annotated[float, -3.4e38, 3.4e38]
 Size = Annotated[int, 1, 2**24]
 """The numbers that a file may have: float32 can express them."""
-NAMED_TOKENS = 64
-"""With fewer measured tokens, no head gets a name."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -48,7 +46,7 @@ class HeadRecord:
     - `digest`: a checksum of the weights; `step`: the training step, or None if it is unknown.
     - `thresholds`: those that give the names.
     - `types`: the name of each head, such as `previous-token`, with its score, layer by layer. Held
-      heads have none, and nor has any head if fewer than NAMED_TOKENS tokens were measured.
+      heads have none, and nor has any head if fewer than NAMED_QUERIES tokens were measured.
     """
 
     metrics: dict[str, Tensor]
@@ -74,10 +72,14 @@ class HeadRecord:
             return [HeadType(NONE, 0.0, 0.0) for _ in self.held]
         judged = {name: each for name, each in self.metrics.items() if name not in self.unjudged}
         types = head_types(
-            judged, self.uniform, thresholds=self.thresholds, untrained=self.untrained
+            judged,
+            self.uniform,
+            thresholds=self.thresholds,
+            untrained=self.untrained,
+            queries=self.measured_tokens * (1 - judged["resting"]),
         )
         scores = self.metrics["unevenness"].flatten().tolist()
-        few = self.measured_tokens < NAMED_TOKENS
+        few = self.measured_tokens < NAMED_QUERIES
         return [
             HeadType(NONE, score, 0.0) if held or few else head_type
             for head_type, held, score in zip(types, self.held, scores, strict=True)

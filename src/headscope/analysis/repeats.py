@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.analysis.metrics import previous_mass, uniform
+from headscope.analysis.metrics import beyond_first, previous_mass, uniform
 from headscope.errors import UserError
 from headscope.nn import GPT
 from headscope.nn.capture import capture
@@ -182,9 +182,10 @@ class RepeatProbe:
 
     def _sums(self, weights: Tensor, batch: Tensor) -> dict[str, Tensor]:
         """The metrics (L, H), summed over the texts `batch`, from their weights."""
+        left, seen = beyond_first(weights)
         return {
-            "induction": score(weights, self.induction[batch]),
-            "duplicate": score(weights, self.duplicate[batch]),
-            "repeat_previous": previous_mass(weights).sum(dim=1),
+            "induction": score(left, self.induction[batch]),
+            "duplicate": score(left, self.duplicate[batch]),
+            "repeat_previous": previous_mass(left, seen).sum(dim=1),
             "prefix_matching": score(weights, self.prefix[batch]),
         }

@@ -96,9 +96,9 @@ def mass_on(
     weights: Tensor, targets: Tensor, visible: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns two tensors: the weight on `targets` (N, T, T), summed over all queries that see a
-    target, (L, H), and the number of these queries, (1,) or (L, 1). The metric is the first tensor
-    divided by the second. `weights` has shape (L, N, H, T, T), the mask `visible` (T, T) or
-    (L, N, 1, T, T)."""
+    target, (L, H), and the number of these queries, (1,), (L, 1) or (L, H). The metric is the first
+    tensor divided by the second. `weights` has shape (L, N, H, T, T), the mask `visible` (T, T),
+    (L, N, 1, T, T) or that of the weights."""
     visible = visible_keys(weights, visible)
     targets = targets[:, None] & visible  # (N, 1, T, T)
     queries = targets.any(dim=-1) & counted_queries(visible)  # (N, 1, T)

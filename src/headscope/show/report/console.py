@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headscope.analysis.ablation import Decider
-from headscope.analysis.head_types import NONE
+from headscope.analysis.head_types import FIRST, NONE
 from headscope.analysis.rows import per_head
 from headscope.show.report.patch_texts import PatchedTexts
 from headscope.show.report.tables import (
@@ -19,6 +19,8 @@ from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
 NO_NAME = "without a name"
+RESTS = 0.2
+"""How much a head rests on the first token is printed from this mean weight on."""
 
 
 def print_report(
@@ -39,8 +41,10 @@ def print_report(
             named = [name for name, each in zip(record.heads, labels, strict=True) if each == label]
             print(f"{count:4}  {label}  {' '.join(named)}")
     else:
-        for name, head_type in zip(record.heads, record.types, strict=True):
+        rests = record.metrics["first"].flatten().tolist()
+        for name, head_type, first in zip(record.heads, record.types, rests, strict=True):
             offset = f", {head_type.label}" if head_type.offset else ""
+            offset += f", rests {first:.0%}" if first >= RESTS and head_type.name != FIRST else ""
             print(f"{name}  {NO_NAME if head_type.name == NONE else head_type.name}{offset}")
     if ablation and "loss_change" in ablation.metrics:
         print_ablation(ablation)

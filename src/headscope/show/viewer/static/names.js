@@ -25,6 +25,7 @@ const STYLES = {
 };
 
 export const NO_NAME = "-";
+const RESTS = 0.2;
 
 /** The name of a head without its number: a head named "8 back" is a fixed-offset head. */
 const kindOf = (name) => (/^\d+ back$/.test(name) ? "fixed-offset" : name);
@@ -53,9 +54,15 @@ export const scoreText = ({ names, scores }, head) =>
 export const nameOf = ({ names, uncertain, held }, head) =>
   (names[head] === NO_NAME ? HEADS.noName : names[head]) + (uncertain[head] ? "?" : "") + (held[head] ? `, ${HEADS.held}` : "");
 
-/** "L0H1 previous-token 0.90" */
+/** "rests 74 %": the weight of a head on the first token, if that is much and its name does not say it. */
+export function restsText({ names, metrics }, head) {
+  const first = own(metrics, "first")?.[head];
+  return first >= RESTS && names[head] !== "first-token" ? HEADS.rests(Math.round(100 * first)) : "";
+}
+
+/** "L0H1 previous-token 0.90 rests 20 %" */
 export const titleOf = (step, head, heads) =>
-  `${headName(head, heads)} ${nameOf(step, head)} ${scoreText(step, head)}`.trim();
+  [headName(head, heads), nameOf(step, head), scoreText(step, head), restsText(step, head)].filter(Boolean).join(" ");
 
 /** The CSS background image of a name. Where stripes have no room, their colours are `blended`. */
 export function background(name, blended = false) {

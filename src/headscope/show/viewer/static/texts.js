@@ -101,6 +101,7 @@ export const HEADS = {
   openLayer: "Shows the maps of this layer",
   noName: "without a name",
   held: "held",
+  rests: (percent) => `rests ${percent} %`,
   lossWithout: (change) => `loss ${change} without this head`,
   withoutIt: (title, change) => `${title}, loss without it ${change}`,
   difference: (what) => `Difference from ${what}: red is more weight, blue is less.`,

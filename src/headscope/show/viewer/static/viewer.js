@@ -11,7 +11,7 @@ import { createMap } from "./map.js";
 import { createMetrics } from "./metrics.js";
 import { createNext } from "./next.js";
 import { modelOf, withWeights } from "./model.js";
-import { definitionOf, nameOf, scoreText } from "./names.js";
+import { definitionOf, nameOf, restsText, scoreText } from "./names.js";
 import { EMPTY, headName } from "./state.js";
 import { describe } from "./status.js";
 import { DataError } from "./store.js";
@@ -250,7 +250,7 @@ export function createViewer(root, options) {
 /** A place in the headline for a head, its name and its score. Returns a function that shows them. */
 function createHead(heading, word) {
   const box = make(heading, "span", {}, word);
-  const [head, name, score] = ["", "", "score"].map((look) => {
+  const [head, name, score, rests] = ["", "", "score", "score"].map((look) => {
     const element = make(box, "span", { class: look, dir: "auto" });
     box.append(" ");
     return element;
@@ -263,5 +263,7 @@ function createHead(heading, word) {
     explain(name, definitionOf(step.names[number]) + (step.uncertain[number] ? ` ${GLOSSARY.words["name?"]}` : ""));
     score.textContent = scoreText(step, number);
     explain(score, score.textContent ? GLOSSARY.words.score : undefined);
+    rests.textContent = restsText(step, number);
+    explain(rests, GLOSSARY.words.rests);
   };
 }
