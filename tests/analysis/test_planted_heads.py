@@ -169,6 +169,26 @@ def test_every_planted_head_gets_its_name(language, kind, length):
     assert dict(zip(patterns, found, strict=True)) == dict(zip(patterns, expected, strict=True))
 
 
+def test_a_metric_is_the_mean_over_all_queries_that_do_not_rest():
+    """Of windows with many and with few: the query of an odd token rests."""
+
+    def head(tokens):
+        itself, before = (fixed(offset, tokens) for offset in (0, 1))
+        aimed = torch.where(tokens[..., None] % 4 == 0, itself, before)
+        return torch.where(tokens[..., None] % 2 == 1, PATTERNS["first-token"](tokens), aimed)
+
+    windows = torch.randint(8, (9, 12), generator=torch.Generator().manual_seed(0))
+    windows[0], windows[1] = 1, 4  # all rest, and none
+    metrics = measure_heads(planted([head], vocab_size=8, block_size=12), windows).metrics
+    judged = windows[:, 2:].flatten()  # the queries that see several keys beyond the first
+    judged = judged[judged % 2 == 0]
+    assert metrics["self"].item() == pytest.approx((judged % 4 == 0).float().mean().item())
+    assert metrics["largest"].item() == pytest.approx(1)
+    rests = windows[:, 1:] % 2 == 1
+    rests[:, 0] |= windows[:, 1] % 4 > 0  # the token before is the first
+    assert metrics["resting"].item() == pytest.approx(rests.float().mean().item())
+
+
 @pytest.mark.parametrize(("vocab_size", "length"), [(5, 16), (8, 64)])
 def test_a_small_vocabulary_repeats_itself_by_chance_but_hides_no_head(vocab_size, length):
     windows = torch.randint(vocab_size, (32, length), generator=torch.Generator().manual_seed(0))
