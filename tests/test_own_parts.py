@@ -377,7 +377,7 @@ def test_an_own_metric_is_everywhere_where_the_others_are(script: Script):
     forget()
     loaded = headscope.load("outputs/run")
     stored = loaded.known_record()
-    windows = loaded.validation_windows(stored.windows)
+    windows, _ = loaded.windows_elsewhere(stored.windows)
     on_digit = capture(loaded.model, windows).attention * (windows == 49)[:, None, None]
     expected = on_digit.sum(-1).mean((1, 3))
     torch.testing.assert_close(stored.metrics["newline"], expected)

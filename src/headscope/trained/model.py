@@ -349,14 +349,6 @@ class TrainedModel:
         result = measure_ablation(self.model, text, by, windows=windows, gradients=gradients)
         return per_head(result.metrics)
 
-    def validation_windows(self, windows: int | None = None) -> Tensor:
-        """Windows (N, T) of `block_size` tokens, spread over the validation split: N is `windows`,
-        by default the number with about 4,096 tokens. Raises UserError as `corpus` does."""
-        if windows is not None:
-            windows = whole_number(windows, "windows", 1)
-        split = self.validation.tokens
-        return spread_windows(split, length=self.model.block_size, windows=windows)
-
     def windows_elsewhere(self, windows: int | None = None) -> tuple[Tensor, str]:
         """The windows (N, T) in which examples are found, with at most LONGEST tokens each, and a
         description of their text: the validation split or, for a model of another tool, the

@@ -441,7 +441,7 @@ def test_examples_are_those_of_the_model_and_a_missing_text_is_a_line(tmp_path):
     explorer = Explorer(Models(str(kept.parent), None, "cpu"))
     found = ask(explorer, "examples", head="L1H2")
     assert found["measured"] == "320 tokens of the validation split"
-    of_heads = find_examples(loaded.model, loaded.validation_windows(), loaded.tokenizer)
+    of_heads = find_examples(loaded.model, loaded.windows_elsewhere()[0], loaded.tokenizer)
     for each, expected in zip(found["examples"], of_heads[1][2], strict=True):
         assert each == json.loads(json.dumps(asdict(expected)))
     text.unlink()

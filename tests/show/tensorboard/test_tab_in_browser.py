@@ -73,7 +73,8 @@ class Tab(Page):
         """The cursor is at this step, and the opened head, L1H1, has its score."""
         assert self.moment.startswith(f"step {step:,} · train/loss ")
         score = made_up_scores(step, seed)[1, 1]
-        assert float(self.heading.split()[-1]) == pytest.approx(score, abs=0.0051)
+        shown = self.heading.partition(" rests")[0].split()[-1]
+        assert float(shown) == pytest.approx(score, abs=0.0051)
 
     def wait_for_url(self, *words: str) -> None:
         """TensorBoard's address has these words."""
@@ -158,7 +159,10 @@ def test_new_steps_of_a_run_appear(tab: Tab, served: tuple[Board, Path]) -> None
 
 def headline(number: int, step: int, weights: Any = LEARNED) -> str:
     found = measured(weights_at(step, TAUGHT[-1], weights))
-    return f"L{number // 4}H{number % 4} {found['names'][number]} {found['scores'][number]:.2f}"
+    shown = f"L{number // 4}H{number % 4} {found['names'][number]} {found['scores'][number]:.2f}"
+    rests = round(100 * found["metrics"]["first"][number])
+    is_named = found["names"][number] != "first-token"
+    return f"{shown} rests {rests} %" if rests >= 40 and is_named else shown
 
 
 def test_questions_take_two_clicks_and_no_scrolling(tab: Tab, served: tuple[Board, Path]) -> None:

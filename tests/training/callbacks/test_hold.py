@@ -105,7 +105,7 @@ def test_what_is_held_stays_in_the_interval_and_changes_outside(by, optimizer):
     outputs, own = {}, {}
     for file in sorted(trained("run", *words, *keep).glob("checkpoints/step_*")):
         loaded = headscope.load(file)
-        captured = capture(loaded.model, loaded.validation_windows())
+        captured = capture(loaded.model, loaded.windows_elsewhere()[0])
         outputs[loaded.step] = [captured.outputs[1][:, :, 1], captured.fed[0]]
         views = loaded.model.attentions[1].own_weights([1])
         views += loaded.model.blocks[0].feed_forward.parameters()

@@ -19,7 +19,7 @@ from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
 NO_NAME = "without a name"
-RESTS = 0.2
+RESTS = 0.4
 """How much a head rests on the first token is printed from this mean weight on."""
 
 

@@ -6,24 +6,17 @@ import { EXPLORE as TEXTS } from "./viewer/texts.js";
 const PAUSE = 1500; // ms
 
 /** A labelled field for a number, null if it is empty and `optional`. While it has the focus, its value stays. */
-export class NumberField extends Component {
-  setField = (field) => { this.field = field; };
-
-  componentDidMount() { this.show(); }
-  componentDidUpdate() { this.show(); }
-  show() {
-    if (document.activeElement !== this.field) this.field.value = this.props.value ?? "";
-  }
-
-  render({ value, optional, change, ...limits }) {
-    const changed = ({ target }) => {
-      const empty = target.value === "";
-      if (target.checkValidity() && (optional || !empty)) change(empty ? null : Number(target.value));
-      else target.reportValidity();
-    };
-    return html`<${Field} tag="input" type="number" placeholder=${optional ? TEXTS.off : undefined} field=${this.setField}
-      onChange=${changed} ...${limits} />`;
-  }
+export function NumberField({ value, optional, change, ...limits }) {
+  const show = (field) => {
+    if (field && document.activeElement !== field) field.value = value ?? "";
+  };
+  const changed = ({ target }) => {
+    const empty = target.value === "";
+    if (target.checkValidity() && (optional || !empty)) change(empty ? null : Number(target.value));
+    else target.reportValidity();
+  };
+  return html`<${Field} tag="input" type="number" placeholder=${optional ? TEXTS.off : undefined} field=${show}
+    onChange=${changed} ...${limits} />`;
 }
 
 /** A labelled switch, hidden unless it is `possible`. */
@@ -34,26 +27,21 @@ export const Switch = ({ label, on, possible, change }) => html`<${Field} label=
     was entered, another text was shown, or the person paused: Undo undoes all typing since then. */
 export class TextField extends Component {
   typing = false;
-  setField = (field) => { this.field = field; };
-
-  componentDidMount() { this.show(); }
-  componentDidUpdate() { this.show(); }
-  show() {
-    const { field, props: { text } } = this;
-    if (field.value === text) return;
-    field.value = text;
-    field.scrollTop = field.scrollHeight; // the end of what the model writes
-    this.typing = false;
-  }
 
   render({ text, type, ...attributes }) {
-    const typed = () => {
-      type(this.field.value, !this.typing);
+    const show = (field) => {
+      if (!field || field.value === text) return;
+      field.value = text;
+      field.scrollTop = field.scrollHeight; // the end of what the model writes
+      this.typing = false;
+    };
+    const typed = ({ target }) => {
+      type(target.value, !this.typing);
       this.typing = true;
       clearTimeout(this.pause);
       this.pause = setTimeout(() => { this.typing = false; }, PAUSE);
     };
-    return html`<textarea spellcheck=${false} dir="auto" ref=${this.setField} onInput=${typed}
+    return html`<textarea spellcheck=${false} dir="auto" ref=${show} onInput=${typed}
       onBlur=${() => { this.typing = false; }} ...${attributes}></textarea>`;
   }
 }

@@ -6,7 +6,7 @@ import { stream } from "./api.js";
 import { keptSteps } from "./models.js";
 import { mainOf, runOf } from "./session.js";
 import { GLOSSARY } from "./viewer/glossary.js";
-import { Button, Card, Field, Options, Radios, Rows, html } from "./viewer/html.js";
+import { Button, Card, Radios, Rows, Select, html } from "./viewer/html.js";
 import { percentText } from "./viewer/next.js";
 import { headName, headsOf } from "./viewer/state.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
@@ -177,9 +177,8 @@ function Steps({ session, tell, want, complete }) {
       label: TEXTS.atStep(step, label, named, by, ...shares(row)), click: () => tell("changed", { model }),
     };
   });
-  return html`<${Field} label=${TEXTS.ofPart} hidden=${steps.length === 0}
-      onChange=${({ target }) => tell("selected", { part: target.value })}>
-      <${Options} groups=${{ "": [["", TEXTS.firstPart], ...parts] }} value=${part} /><//>
+  return html`<${Select} label=${TEXTS.ofPart} hidden=${steps.length === 0} value=${part}
+      groups=${{ "": [["", TEXTS.firstPart], ...parts] }} choose=${(chosen) => tell("selected", { part: chosen })} />
     <div class="rows kept-rows"><${Rows} rows=${rows} /></div>
     <${Button} text=${COMMON.since} hidden=${!complete || isAsked || keptSteps(main.about).length < 2}
       click=${() => want("kept", question)} />

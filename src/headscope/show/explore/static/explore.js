@@ -89,12 +89,10 @@ const actions = {
 };
 const readings = () => [shown?.main, shown?.reference].filter(Boolean); // the viewer shows them as runs with one step
 const left = make(document.body, "div", { class: "left" });
-const placed = (add) => {
-  const box = make(null, "div", { class: "placed" });
-  add(box);
-  return box;
-};
-const [editor, patch] = [1, 2].map(() => placed((box) => left.append(box)));
+const cards = [Editor, Patch, Bars, Models, Deciders, Progress, Switches];
+const boxes = cards.map(() => make(null, "div", { class: "placed" }));
+const [editor, patch, bars, models, deciders, progress, switches] = boxes;
+left.append(editor, patch);
 const viewer = createViewer(document.body, {
   title: TEXTS.title, place: left, address: viewAddress, viewChanged: (view) => tell("viewed", view),
   store: createStore({
@@ -107,21 +105,17 @@ const viewer = createViewer(document.body, {
   explanationOf: ({ state: { run } }, edge) => ask("why", { ...readings().find(({ name }) => name === run).request, ...edge }),
   steps: { list: () => keptSteps(shown.main.about), why: (model, edge) => ask("why", { ...shown.main.request, model, ...edge }) },
 });
-const after = (place) => placed((box) => document.querySelector(place).after(box));
-const bars = placed((box) => left.append(box));
-const [deciders, progress] = [1, 2].map(() => placed((box) => document.querySelector(".overview").append(box)));
-const cards = [
-  [editor, Editor], [patch, Patch], [bars, Bars], [after("h1"), Models], [deciders, Deciders],
-  [after(".headline"), Switches], [progress, Progress],
-];
+left.append(bars);
 document.querySelector("header").after(left);
+document.querySelector("h1").after(models);
 document.querySelector(".overview").prepend(deciders, progress);
+document.querySelector(".headline").after(switches);
 address.onChange((page) => tell("addressed", page));
 
 function drawAll() {
   clearTimeout(drawing);
-  if (cards.some(([box]) => box.querySelector("button:active"))) drawing = setTimeout(drawAll, 50);
-  else for (const [box, card] of cards) draw(box, html`<${card} session=${session} tell=${tell} actions=${actions} />`);
+  if (boxes.some((box) => box.querySelector("button:active"))) drawing = setTimeout(drawAll, 50);
+  else boxes.forEach((box, at) => draw(box, html`<${cards[at]} session=${session} tell=${tell} actions=${actions} />`));
   // Otherwise, screen readers would read a sentence for each token.
   document.querySelector(".says").setAttribute("aria-live", session.writes ? "off" : "polite");
 }

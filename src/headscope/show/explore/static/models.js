@@ -2,7 +2,7 @@
 
 import { runOf } from "./session.js";
 import { explain } from "./viewer/dom.js";
-import { Button, Field, Options, html } from "./viewer/html.js";
+import { Button, Field, Select, html } from "./viewer/html.js";
 import { COMMON, EXPLORE as TEXTS } from "./viewer/texts.js";
 
 /** The kept steps of the run of a model and its checkpoint, by step. */
@@ -18,8 +18,8 @@ export function Models({ session: { page, reading: { value } }, tell, actions })
   const step = about.models.find(({ name }) => name === page.model)?.step ?? about.step;
   explain(document.querySelector("h1"), TEXTS.about(about));
   return html`<div class="buttons models">
-    <${Field} label=${TEXTS.shown} onChange=${({ target }) => choose(target.value)}>
-      <${Options} groups=${{ "": about.models.map((listed) => [listed.name, TEXTS.model(listed)]) }} value=${page.model} /><//>
+    <${Select} label=${TEXTS.shown} groups=${{ "": about.models.map((listed) => [listed.name, TEXTS.model(listed)]) }}
+      value=${page.model} choose=${choose} />
     <${Field} label=${TEXTS.slider} text=${COMMON.step(step)} tag="input" type="range" min="0" step="1" hidden=${steps.length < 2}
       max=${steps.length - 1} value=${steps.indexOf(page.model)} aria-valuetext=${COMMON.step(step)}
       onInput=${({ target }) => choose(steps[target.value])} />

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { TextField, Unknown } from "./controls.js";
 import { mainOf } from "./session.js";
 import { controlMeaning } from "./viewer/dom.js";
-import { Button, Component, Field, Options, Rows, Share, html, term } from "./viewer/html.js";
+import { Button, Component, Rows, Select, Share, html, term } from "./viewer/html.js";
 import { headRows, percentText } from "./viewer/next.js";
 import { differenceText } from "./viewer/scales.js";
 import { headName, headNumber } from "./viewer/state.js";
@@ -77,9 +77,8 @@ function Answer({ answer, copies, at, head, copied, compare }) {
   const strongest = (token) => Math.max(...CASES.map((name) => token[name]));
   const likely = [...next].sort((a, b) => strongest(b) - strongest(a)).slice(0, LISTED);
   const cases = copies.length ? CASES : CASES.slice(0, 2);
-  const chooser = (name, { id }) => html`<${Field} label=${TEXTS.answers[name]}
-    onChange=${({ target }) => compare({ [name]: Number(target.value) })}>
-    <${Options} groups=${{ "": next.map((token) => [token.id, token.label]) }} value=${id} /><//>`;
+  const chooser = (name, { id }) => html`<${Select} label=${TEXTS.answers[name]} value=${id}
+    groups=${{ "": next.map((token) => [token.id, token.label]) }} choose=${(token) => compare({ [name]: Number(token) })} />`;
   return html`
     <div class="buttons"><${Button} text=${TEXTS.copyHere(head, first[position], position)} about=${TEXTS.copy} click=${() => copy(position)} />
       <${Button} text=${TEXTS.copyAll(head)} about=${TEXTS.copy} click=${() => copy(null)} /></div>

@@ -1,6 +1,7 @@
 // The controls above all panels: run, text, view, and what to compare with.
 
-import { fill, labelled, make, radios } from "./dom.js";
+import { make } from "./dom.js";
+import { Radios, Select, draw, html } from "./html.js";
 import { headName, headsOf } from "./state.js";
 import { BAR as TEXTS, COMMON } from "./texts.js";
 
@@ -8,35 +9,26 @@ import { BAR as TEXTS, COMMON } from "./texts.js";
     names the chosen one, and `choose` may act on it, and returns whether it did. */
 export function createBar(parent, actions, others) {
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
-  const chooser = (text, change) => labelled(bar, text, "select", { change: ({ target }) => change(target.value) });
-  const run = chooser(TEXTS.run, actions.changeRun);
-  const text = chooser(TEXTS.text, (chosen) => actions.change({ text: chosen }));
-  const views = make(bar, "fieldset", { class: "views", "aria-label": TEXTS.view });
-  const showView = radios(views, "view", TEXTS.views, (view) => actions.change({ view }));
-  const other = chooser(TEXTS.compare, (compare) => others?.choose(compare) || actions.change({ compare }));
 
-  return {
-    /** Shows the runs and texts to choose from, which needs no data of a run. */
-    showRuns(runs, state) {
-      const chosen = runs.find(({ name }) => name === state.run) ?? runs[0];
-      fill(run, { "": runs.map(({ name }) => [name, name || "."]) }, chosen?.name);
-      run.parentElement.hidden = runs.length < 2;
-      const texts = chosen?.texts ?? [];
-      fill(text, { "": texts.map((tag) => [tag, tag]) }, state.text);
-      text.parentElement.hidden = texts.length < 2;
-      views.hidden = other.parentElement.hidden = true;
-    },
+  /** Shows what to choose from. Without a `history`, only the runs and texts, which need no data of a run. */
+  function show(runs, state, history) {
+    const chosen = runs.find(({ name }) => name === state.run) ?? runs[0];
+    const texts = chosen?.texts ?? [];
+    const groups = history ? comparisons(history, runs, state) : {};
+    const options = history && others ? others.options(groups) : groups;
+    draw(bar, html`
+      <${Select} label=${TEXTS.run} groups=${{ "": runs.map(({ name }) => [name, name || "."]) }} value=${chosen?.name}
+        hidden=${runs.length < 2} choose=${actions.changeRun} />
+      <${Select} label=${TEXTS.text} groups=${{ "": texts.map((tag) => [tag, tag]) }} value=${state.text}
+        hidden=${texts.length < 2} choose=${(text) => actions.change({ text })} />
+      <fieldset class="views" aria-label=${TEXTS.view} hidden=${!history}><${Radios} name="view" options=${TEXTS.views}
+        value=${state.view} choose=${(view) => actions.change({ view })} /></fieldset>
+      <${Select} label=${TEXTS.compare} groups=${options} value=${others?.chosen(state.compare) ?? state.compare}
+        hidden=${Object.values(options).flat().length < 2}
+        choose=${(compare) => others?.choose(compare) || actions.change({ compare })} />`);
+  }
 
-    show({ runs, history, state }) {
-      this.showRuns(runs, state);
-      views.hidden = false;
-      showView(state.view);
-      const groups = comparisons(history, runs, state);
-      const options = others?.options(groups) ?? groups;
-      other.parentElement.hidden = Object.values(options).flat().length < 2;
-      fill(other, options, others?.chosen(state.compare) ?? state.compare);
-    },
-  };
+  return { showRuns: (runs, state) => show(runs, state), show: ({ runs, history, state }) => show(runs, state, history) };
 }
 
 /** What can be compared, as groups {label: [[value, text]]}. Runs with the same text and sizes come first. */

@@ -47,39 +47,8 @@ export function oncePerFrame(work) {
 }
 
 /** A button, with the meaning of its text in the glossary as its tooltip. */
-export const button = (parent, text, click, attributes) =>
-  explainControl(make(parent, "button", { type: "button", class: "action", click, ...attributes }, text), text);
-
-/** A field with a label, which is its parent element. */
-export function labelled(parent, text, tag = "select", attributes = {}) {
-  return explainControl(make(make(parent, "label", {}, `${text} `), tag, { "aria-label": text, ...attributes }), text);
-}
-
-/** Sets the options of a select, groups {label: [[value, text]]}, only if they changed, and its value. */
-export function fill(select, groups, value) {
-  const written = JSON.stringify(groups);
-  if (select.dataset.options !== written) {
-    select.replaceChildren();
-    for (const [label, options] of Object.entries(groups)) {
-      const group = label && options.length > 0 ? make(select, "optgroup", { label }) : select;
-      for (const [option, text] of options) make(group, "option", { value: option }, text);
-    }
-    select.dataset.options = written;
-  }
-  select.value = value;
-}
-
-/** A radio button per option {value: text}. Returns a function that shows which one is chosen. */
-export function radios(parent, name, options, choose) {
-  const made = Object.entries(options).map(([value, text]) => {
-    const label = make(parent, "label");
-    const radio = make(label, "input", { type: "radio", name, value, change: () => choose(value) });
-    label.append(text);
-    explainControl(radio, text);
-    return radio;
-  });
-  return (chosen) => made.forEach((radio) => { radio.checked = radio.value === chosen; });
-}
+export const button = (parent, text, click, attributes) => make(parent, "button", {
+  type: "button", class: "action", click, "data-tip": controlMeaning(text), "aria-description": controlMeaning(text), ...attributes }, text);
 
 /** Makes `element` a term that is explained by `text`, or an ordinary text if `text` is undefined. */
 export function explain(element, text) {
@@ -88,14 +57,6 @@ export function explain(element, text) {
 
 /** What the glossary says of a control with this label, if anything. */
 export const controlMeaning = (label) => MEANINGS.find(([words]) => words.split(", ").includes(label))?.[1];
-
-/** Explains a control, in its tooltip, by what the glossary says of its `label`. Returns the control. */
-export function explainControl(control, label) {
-  const text = controlMeaning(label);
-  set(control.closest("label") ?? control, { "data-tip": text });
-  set(control, { "aria-description": text });
-  return control;
-}
 
 /** Shows the texts of `explain` for all elements inside `root` in one tooltip, on hover and on keyboard
     focus. It is also read to screen readers. */

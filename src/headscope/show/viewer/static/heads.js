@@ -3,7 +3,7 @@
 
 import { paint } from "./canvas.js";
 import { make, own } from "./dom.js";
-import { Button, Card, Component, Field, Options, draw, html } from "./html.js";
+import { Button, Card, Select, draw, html } from "./html.js";
 import { NO_NAME, background, isTelling, scoreText, shortName, titleOf } from "./names.js";
 import { WEIGHTS, differenceText, differences, reachOf, weightText } from "./scales.js";
 import { headName, headsOf } from "./state.js";
@@ -17,7 +17,7 @@ const NARROW = 86; // pixels: in a narrower cell, names are abbreviated
 export function createHeads(parent, actions) {
   const box = make(parent, "div", { class: "placed" });
   let model = null; // that is shown
-  let maps = { key: [], of: () => null }; // its maps: {values, scale} of a head, and what they depend on
+  let maps = null; // its maps: {values, scale} of a head, and what they depend on
   let edges = null; // where the selected token looks in each head, with its labels
   let deciding = null; // the change of the probability without each head, where it is known
   let narrow = false; // whether names are abbreviated
@@ -43,7 +43,7 @@ export function createHeads(parent, actions) {
     show(shown) {
       const isNew = ["layers", "heads"].some((side) => shown.history[side] !== model?.history[side]);
       model = shown;
-      if (isNew) [maps, edges] = [{ key: [], of: () => null }, null];
+      if (isNew) maps = edges = null;
       show();
       if (isNew) resize();
     },
@@ -68,7 +68,7 @@ export function createHeads(parent, actions) {
 function mapsOf({ history, thumbnails: { side, bytes }, otherThumbnails, view, comparison }, before) {
   const others = headsOf(history).map((number) => comparison?.roles?.[number] ?? { head: number });
   const key = [bytes, otherThumbnails?.bytes, view, others.map(({ head }) => head).join()];
-  if (key.every((value, i) => value === before.key[i])) return before;
+  if (key.every((value, i) => value === before?.key[i])) return before;
   const area = side * side;
   const start = view === "shares" ? others.length * area : 0;
   const values = (number) => Float32Array.from({ length: area }, (_, at) => {
@@ -90,24 +90,13 @@ function About({ model: { step, comparison }, narrow }) {
   ].filter(Boolean).join(" ")}</p>`;
 }
 
-/** The map of a head. */
-class Thumbnail extends Component {
-  setCanvas = (canvas) => { this.canvas = canvas; };
-
-  componentDidMount() { this.paint(); }
-  componentDidUpdate() { this.paint(); }
-  paint() {
-    const { maps, number } = this.props;
-    if (this.shown === maps.key) return;
-    this.shown = maps.key;
-    const map = maps.of(number);
-    if (!map) return;
-    const { values, side, scale } = map;
-    paint(this.canvas, side, side, (key, query) => (key > query ? null : values[query * side + key]), scale);
-  }
-
-  render() { return html`<canvas ref=${this.setCanvas} aria-hidden="true" />`; }
-}
+/** The map of a head. It is painted again only if it is another one. */
+const Thumbnail = ({ maps, number }) => html`<canvas aria-hidden="true" ref=${(canvas) => {
+  if (!canvas || !maps || canvas.shown === maps.key) return;
+  canvas.shown = maps.key;
+  const { values, side, scale } = maps.of(number);
+  paint(canvas, side, side, (key, query) => (key > query ? null : values[query * side + key]), scale);
+}} />`;
 
 /** Attributes of the button of a head: a click opens it, Shift and a click compares it with the opened one. */
 function attributesOf({ model: { step, opened, comparison, history: { heads, switched } }, actions, number, reachable = true }) {
@@ -205,8 +194,8 @@ function Cells({ model, maps, deciding, actions }) {
   const names = [...new Set(step.names)].map((name) => [name, step.names.filter((each) => each === name).length])
     .sort((a, b) => b[1] - a[1]);
   return html`<div class="group"><h4>${TEXTS.title}</h4>
-    <${Field} label=${TEXTS.colour} onChange=${({ target }) => actions.change({ cells: target.value })}>
-      <${Options} groups=${{ "": ways, [TEXTS.metrics]: metrics }} value=${colour} /><//>
+    <${Select} label=${TEXTS.colour} groups=${{ "": ways, [TEXTS.metrics]: metrics }} value=${colour}
+      choose=${(cells) => actions.change({ cells })} />
     <div class="cells" role="group" aria-label=${TEXTS.title} style=${{ "--layers": layers, "--heads": heads }}
         onKeyDown=${arrows({ model, actions }, moves)}>
       ${headsOf({ layers, heads }).map((number) => html`<button key=${number}

@@ -36,11 +36,12 @@ export const Field = ({ label, text = label, tag = "select", hidden = false, fie
   <label hidden=${hidden} data-tip=${controlMeaning(label)}>${text} <${tag} ref=${field} aria-label=${label}
     aria-description=${controlMeaning(label)} ...${more}>${children}<//></label>`;
 
-/** The options of a select, from groups {label: [[value, text]]}. */
-export const Options = ({ groups, value }) => Object.entries(groups).map(([label, options]) => {
-  const every = options.map(([option, text]) => html`<option value=${option} selected=${option === value}>${text}</option>`);
-  return label && options.length > 0 ? html`<optgroup label=${label}>${every}</optgroup>` : every;
-});
+/** A select with a label. `groups` are its options {label: [[value, text]]}, and `choose` gets the chosen value. */
+export const Select = ({ groups, choose, ...more }) => html`<${Field} onChange=${({ target }) => choose(target.value)} ...${more}>${
+  Object.entries(groups).map(([label, options]) => {
+    const every = options.map(([option, text]) => html`<option value=${option}>${text}</option>`);
+    return label && options.length > 0 ? html`<optgroup label=${label}>${every}</optgroup>` : every;
+  })}<//>`;
 
 /** A radio button per option {value: text}. */
 export const Radios = ({ name, options, value, choose }) => Object.entries(options).map(([option, text]) => html`

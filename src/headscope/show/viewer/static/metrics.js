@@ -1,7 +1,8 @@
 // The table of metrics of the opened head.
 
-import { card, explain, explainControl, make, own, write } from "./dom.js";
+import { controlMeaning, make, own } from "./dom.js";
 import { GLOSSARY } from "./glossary.js";
+import { draw, html, term } from "./html.js";
 import { meaningOf, metricOf } from "./names.js";
 import { metricText } from "./scales.js";
 import { METRICS as TEXTS } from "./texts.js";
@@ -26,61 +27,33 @@ function tellingMetrics(step, head, ends) {
   return [...new Set(order)].filter((metric) => own(metrics, metric)).slice(0, TELLING);
 }
 
+/** Shows the metrics of the opened head in a table. Of all but the telling ones, only if the list is unfolded. */
 export function createMetrics(parent) {
-  const section = card(parent, "metrics-card", TEXTS.title);
-  const table = make(section, "table");
-  const columns = make(make(table, "thead"), "tr");
-  const heads = ["", "", "compared", ""].map((name) => make(columns, "th", { scope: "col", class: name }));
-  heads[3].textContent = TEXTS.uniform;
-  explain(heads[3], GLOSSARY.words.uniform);
-  const body = make(table, "tbody");
-  // When it is open, the style sheet shows all rows of the table.
-  explainControl(make(make(section, "details"), "summary", {}, TEXTS.all), TEXTS.all);
-  let built = []; // the history and the names of the metrics that the rows were built for
-  let rows = [];
+  const section = make(parent, "section", { class: "card metrics-card", "aria-label": TEXTS.title });
+  return { show: (model) => draw(section, html`<${Metrics} ...${model} />`) };
+}
 
-  function build(history, metrics) {
-    body.replaceChildren();
-    rows = metrics.map((metric) => {
-      const row = make(body, "tr");
-      const name = make(make(row, "th", { scope: "row" }), "span", { dir: "auto" }, metric.replaceAll("_", " "));
-      explain(name, meaningOf(history, metric) || undefined);
-      const value = make(row, "td");
-      const text = make(value, "span");
-      const bar = make(value, "i", { class: "meter", "aria-hidden": "true" });
-      const compared = make(row, "td", { class: "compared" });
-      const even = make(row, "td", { class: "quiet" });
-      const [low, high] = own(history.ends, metric) ?? [null, null];
-      bar.hidden = low === null;
-      const place = (number) => (typeof number === "number" && high > low
-        ? Math.max(0, Math.min(100, (100 * (number - low)) / (high - low))) : null);
-      return { row, metric, text, bar, compared, even, place };
-    });
-  }
-
-  return {
-    show({ history, step, opened, comparison, what }) {
-      const metrics = Object.keys(step.metrics);
-      if (built[0] !== history || built[1] !== metrics.join("\n")) {
-        built = [history, metrics.join("\n")];
-        build(history, metrics);
-      }
-      // The metrics of a model are the same when its heads are switched.
-      const same = comparison?.kind === "run"
-        && JSON.stringify(comparison.step.metrics) === JSON.stringify(step.metrics);
-      table.classList.toggle("comparing", comparison !== null && !same);
-      const titles = [TEXTS.metric, (same ? null : what) ?? TEXTS.value, comparison?.what ?? ""];
-      titles.forEach((text, column) => write(heads[column], text));
-      const telling = tellingMetrics(step, opened, history.ends);
-      for (const { row, metric, text, bar, compared, even, place } of rows) {
-        row.classList.toggle("telling", telling.includes(metric));
-        const [value, uniform] = [step.metrics[metric][opened], evenOf(step, metric, opened)];
-        write(text, metricText(value));
-        write(even, metricText(uniform));
-        bar.style.setProperty("--value", `${place(value) ?? 0}%`);
-        bar.style.setProperty("--uniform", `${place(uniform) ?? -1}%`);
-        write(compared, comparison ? metricText(own(comparison.step.metrics, metric)?.[comparison.opened]) : "");
-      }
-    },
-  };
+function Metrics({ history, step, opened, comparison, what }) {
+  // The metrics of a model are the same when its heads are switched.
+  const same = comparison?.kind === "run" && JSON.stringify(comparison.step.metrics) === JSON.stringify(step.metrics);
+  const telling = tellingMetrics(step, opened, history.ends);
+  const rows = Object.keys(step.metrics).map((metric) => {
+    const [value, uniform] = [step.metrics[metric][opened], evenOf(step, metric, opened)];
+    const [low, high] = own(history.ends, metric) ?? [];
+    const place = (number) => (typeof number === "number" && high > low
+      ? Math.max(0, Math.min(100, (100 * (number - low)) / (high - low))) : null);
+    const places = { "--value": `${place(value) ?? 0}%`, "--uniform": `${place(uniform) ?? -1}%` };
+    return html`<tr key=${metric} class=${telling.includes(metric) ? "telling" : ""}>
+      <th scope="row"><span dir="auto" ...${term(meaningOf(history, metric) || undefined)}>${metric.replaceAll("_", " ")}</span></th>
+      <td><span>${metricText(value)}</span><i class="meter" aria-hidden="true" hidden=${low === undefined} style=${places}></i></td>
+      <td class="compared">${comparison && metricText(own(comparison.step.metrics, metric)?.[comparison.opened])}</td>
+      <td class="quiet">${metricText(uniform)}</td></tr>`;
+  });
+  return html`<h3>${TEXTS.title}</h3>
+    <table class=${comparison && !same ? "comparing" : ""}>
+      <thead><tr><th scope="col">${TEXTS.metric}</th><th scope="col">${(same ? null : what) ?? TEXTS.value}</th>
+        <th scope="col" class="compared">${comparison?.what}</th>
+        <th scope="col" ...${term(GLOSSARY.words.uniform)}>${TEXTS.uniform}</th></tr></thead>
+      <tbody>${rows}</tbody></table>
+    <details><summary data-tip=${controlMeaning(TEXTS.all)} aria-description=${controlMeaning(TEXTS.all)}>${TEXTS.all}</summary></details>`;
 }

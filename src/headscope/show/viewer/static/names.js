@@ -25,7 +25,7 @@ const STYLES = {
 };
 
 export const NO_NAME = "-";
-const RESTS = 0.2;
+const RESTS = 0.4;
 
 /** The name of a head without its number: a head named "8 back" is a fixed-offset head. */
 const kindOf = (name) => (/^\d+ back$/.test(name) ? "fixed-offset" : name);
@@ -57,12 +57,12 @@ export const nameOf = ({ names, uncertain, held }, head) =>
 /** "rests 74 %": the weight of a head on the first token, if that is much and its name does not say it. */
 export function restsText({ names, metrics }, head) {
   const first = own(metrics, "first")?.[head];
-  return first >= RESTS && names[head] !== "first-token" ? HEADS.rests(Math.round(100 * first)) : "";
+  return first >= RESTS && !["first-token", NO_NAME].includes(names[head]) ? HEADS.rests(Math.round(100 * first)) : "";
 }
 
-/** "L0H1 previous-token 0.90 rests 20 %" */
+/** "L0H1 previous-token 0.90, rests 40 %" */
 export const titleOf = (step, head, heads) =>
-  [headName(head, heads), nameOf(step, head), scoreText(step, head), restsText(step, head)].filter(Boolean).join(" ");
+  [`${headName(head, heads)} ${nameOf(step, head)} ${scoreText(step, head)}`.trim(), restsText(step, head)].filter(Boolean).join(", ");
 
 /** The CSS background image of a name. Where stripes have no room, their colours are `blended`. */
 export function background(name, blended = false) {

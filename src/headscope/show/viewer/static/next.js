@@ -1,9 +1,9 @@
 // What the model predicts after the selected token: the most likely tokens, the logit lens, what each
 // head adds, and the probability of the token that follows over the steps.
 
-import { card, explain, make, set } from "./dom.js";
+import { make } from "./dom.js";
 import { GLOSSARY } from "./glossary.js";
-import { Rows, draw, html } from "./html.js";
+import { Rows, Token, draw, html, term } from "./html.js";
 import { differenceText, nearest, placesOf, stepText } from "./scales.js";
 import { headName } from "./state.js";
 import { NEXT as TEXTS } from "./texts.js";
@@ -20,9 +20,6 @@ export function percentText(share) {
   return `${(100 * share).toFixed(share < 0.0995 || (share > 0.9945 && share < 1) ? 1 : 0)} %`;
 }
 
-/** Shows rows (see `Rows`) in an element. */
-export const list = (element, rows) => draw(element, html`<${Rows} rows=${rows} />`);
-
 export const signed = (value, most) => ({
   note: differenceText(value), share: Math.abs(value) / (Math.abs(most) || 1), sign: value < 0 ? "less" : "more",
 });
@@ -36,102 +33,67 @@ export function headRows(values, heads, opened, open) {
 }
 
 export function createNext(parent, actions) {
-  const section = card(parent, "next-card", TEXTS.title);
-  const hint = make(section, "p", { class: "quiet" });
-  const blocks = make(section, "div", { class: "blocks" });
-  const block = (name, about, title = "") => {
-    const box = make(blocks, "div", { class: name });
-    const line = make(box, "h4");
-    const heading = make(line, "span", {}, title);
-    const more = make(line, "span", { class: "quiet" });
-    explain(heading, about);
-    return { box, heading, more, rows: make(box, "div", { class: "rows" }) };
-  };
-  const steps = block("steps", TEXTS.about.steps, TEXTS.steps);
-  const likely = block("likely", TEXTS.about.likely, TEXTS.likely);
-  const lens = block("lens", GLOSSARY.words["Layer by layer, logit lens"], TEXTS.lens);
-  const heads = block("heads", GLOSSARY.words["What heads add directly, direct effect"]);
-  const raised = block("raised", TEXTS.about.raised);
-  const chart = make(steps.box, "div", { class: "shares", role: "img" });
-  const curve = make(chart, "div");
-  const cursor = make(chart, "i");
-  for (const share of [1, 0.5, 0]) make(chart, "span", {}, `${100 * share} %`).style.top = `${100 * (1 - share)}%`;
-  let current = null;
+  const section = make(parent, "section", { class: "card next-card", "aria-label": TEXTS.title });
+  let predictions = null; // those that were loaded last
 
-  const following = ({ labels, kept }) => labels[kept + 1];
-  const bold = (text) => make(null, "bdi", { class: "token-name" }, text);
-
-  // ---- The chart over the steps ------------------------------------------------------------------
-
-  function showSteps(model) {
-    const { history, index, kept } = model;
-    const values = history.steps.map(({ next }) => next[kept] ?? null);
-    steps.box.hidden = history.steps.length < 2 || following(model) === undefined;
-    if (steps.box.hidden) return;
-    const places = placesOf(history.steps);
-    const known = places.flatMap((place, at) => (values[at] === null ? [] : [[place, values[at]]]));
-    const points = known.map(([place, share]) => `${place}% ${100 * Math.min(1 - share, LINE)}%`);
-    curve.style.clipPath = `polygon(${known[0]?.[0] ?? 0}% 100%, ${points}, ${known.at(-1)?.[0] ?? 0}% 100%)`;
-    cursor.style.left = `${places[index]}%`;
-    const learned = values.findIndex((share) => share >= LIKELY);
-    steps.more.textContent = learned < 0 ? TEXTS.below(LIKELY)
-      : TEXTS.first(LIKELY, stepText(history.steps[learned].step));
-    chart.setAttribute("aria-label", TEXTS.chart(steps.more.textContent));
+  /** Shows a model. Without its predictions, those that were loaded last stay until they are there. */
+  function show(model) {
+    section.hidden = !model.step.layout.some(({ name }) => name === "lens");
+    if (model.predictions && !model.predictions.problem) ({ predictions } = model);
+    if (!section.hidden) draw(section, html`<${Next} ...${{ model, predictions, actions }} />`);
   }
 
-  function moveTo(event) {
-    const { left, width } = chart.getBoundingClientRect();
-    const index = nearest(placesOf(current.history.steps), (100 * (event.clientX - left)) / width);
-    if (index !== current.index) actions.move(index);
-  }
-  set(chart, {
-    pointerdown(event) {
-      chart.setPointerCapture(event.pointerId);
-      moveTo(event);
-    },
-    pointermove: (event) => event.buttons && moveTo(event),
-  });
+  return { show, paint: show };
+}
 
-  return {
-    /** Shows what needs no weights and no predictions. */
-    show(model) {
-      current = model;
-      const { kept, step, labels, comparison, at, name } = model;
-      section.hidden = !step.layout.some(({ name: kind }) => kind === "lens");
-      blocks.hidden = kept === null;
-      if (section.hidden) return;
-      if (kept === null) hint.textContent = TEXTS.click;
-      else {
-        const next = following(model);
-        hint.replaceChildren(...(next === undefined ? TEXTS.ends(bold(labels[kept]))
-          : TEXTS.follows(bold(labels[kept]), bold(next))));
-        if (comparison) hint.append(TEXTS.notDifference(at));
-        raised.heading.textContent = TEXTS.raises(name);
-        showSteps(model);
-      }
-    },
+function Next({ model, predictions, actions }) {
+  const { history, kept, labels, comparison, at, name, opened } = model;
+  const problem = model.predictions?.problem;
+  const following = labels[kept + 1];
+  const bold = (text) => html`<${Token} text=${text} />`;
+  const hint = problem ?? (kept === null ? TEXTS.click : [
+    ...(model.predictions?.follows === false ? TEXTS.predicts(bold(labels[kept]), bold(predictions.next))
+      : following === undefined ? TEXTS.ends(bold(labels[kept])) : TEXTS.follows(bold(labels[kept]), bold(following))),
+    comparison && TEXTS.notDifference(at)]);
+  const { next, follows, likely, lens, pushes, raised } = predictions ?? {};
+  const block = (look, about, title, rows, more = "") => html`<div class=${look} hidden=${rows.length === 0}>
+    <h4><span ...${term(about)}>${title}</span><span class="quiet">${more}</span></h4><div class="rows"><${Rows} rows=${rows} /></div></div>`;
+  const mark = (marked) => (marked && follows ? "✓" : "");
+  return html`<h3>${TEXTS.title}</h3><p class="quiet">${hint}</p>
+    <div class="blocks" hidden=${kept === null || Boolean(problem)}>
+      ${history.steps.length > 1 && following !== undefined && html`<${Steps} ...${{ history, kept, index: model.index, actions }} />`}
+      ${predictions && html`${block("likely", TEXTS.about.likely, TEXTS.likely, likely.map(({ text, value, marked }) =>
+        ({ before: mark(marked), text, note: percentText(value), share: value, marked })))}
+      ${block("lens", GLOSSARY.words["Layer by layer, logit lens"], TEXTS.lens, lens.map(({ text, marked, next: share }, layer) =>
+        ({ before: layer + 1 < lens.length ? TEXTS.before(layer) : TEXTS.atEnd, text, note: percentText(share), share, marked })),
+        TEXTS.topTokenAnd(next))}
+      ${block("heads", GLOSSARY.words["What heads add directly, direct effect"], TEXTS.adds(next),
+        headRows(pushes, history.heads, opened, actions.open))}
+      ${block("raised", TEXTS.about.raised, TEXTS.raises(name), (raised ?? []).slice(0, RAISED).map(
+        ({ text, value, marked }) => ({ before: mark(marked), text, marked, ...signed(value, raised[0].value) })))}`}</div>`;
+}
 
-    /** Shows the predictions at the step of the cursor. */
-    paint(model) {
-      if (section.hidden || !model.predictions) return;
-      const { problem, next, follows, likely: tokens, lens: layers, pushes, raised: most } = model.predictions;
-      blocks.hidden = Boolean(problem);
-      if (problem) hint.textContent = problem;
-      if (problem) return;
-      if (!follows) hint.replaceChildren(...TEXTS.predicts(bold(model.labels[model.kept]), bold(next)));
-      lens.more.textContent = TEXTS.topTokenAnd(next);
-      list(likely.rows, tokens.map(({ text, value, marked }) =>
-        ({ before: marked && follows ? "✓" : "", text, note: percentText(value), share: value, marked })));
-      list(lens.rows, layers.map(({ text, marked, next: ofNext }, layer) => {
-        const before = layer + 1 < layers.length ? TEXTS.before(layer) : TEXTS.atEnd;
-        return { before, text, note: percentText(ofNext), share: ofNext, marked };
-      }));
-      heads.heading.textContent = TEXTS.adds(next);
-      list(heads.rows, headRows(pushes, model.history.heads, model.opened, actions.open));
-      raised.box.hidden = !most?.length;
-      list(raised.rows, (most ?? []).slice(0, RAISED).map(({ text, value, marked }) => ({
-        before: marked && follows ? "✓" : "", text, marked, ...signed(value, most[0].value),
-      })));
-    },
+/** The chart over the steps. */
+function Steps({ history: { steps }, kept, index, actions }) {
+  const values = steps.map(({ next }) => next[kept] ?? null);
+  const places = placesOf(steps);
+  const known = places.flatMap((place, at) => (values[at] === null ? [] : [[place, values[at]]]));
+  const points = known.map(([place, share]) => `${place}% ${100 * Math.min(1 - share, LINE)}%`);
+  const curve = `polygon(${known[0]?.[0] ?? 0}% 100%, ${points}, ${known.at(-1)?.[0] ?? 0}% 100%)`;
+  const learned = values.findIndex((share) => share >= LIKELY);
+  const said = learned < 0 ? TEXTS.below(LIKELY) : TEXTS.first(LIKELY, stepText(steps[learned].step));
+  const moveTo = ({ clientX, currentTarget }) => {
+    const { left, width } = currentTarget.getBoundingClientRect();
+    const step = nearest(places, (100 * (clientX - left)) / width);
+    if (step !== index) actions.move(step);
   };
+  const grab = (event) => {
+    event.currentTarget.setPointerCapture(event.pointerId);
+    moveTo(event);
+  };
+  return html`<div class="steps"><h4><span ...${term(TEXTS.about.steps)}>${TEXTS.steps}</span><span class="quiet">${said}</span></h4>
+    <div class="shares" role="img" aria-label=${TEXTS.chart(said)} onPointerDown=${grab}
+        onPointerMove=${(event) => event.buttons && moveTo(event)}>
+      <div style=${{ clipPath: curve }}></div><i style=${{ left: `${places[index]}%` }}></i>
+      ${[1, 0.5, 0].map((share) => html`<span style=${{ top: `${100 * (1 - share)}%` }}>${100 * share} %</span>`)}</div></div>`;
 }

@@ -2,8 +2,9 @@
 
 import { heightIn, sizedInCss } from "./canvas.js";
 import { drawLabelledLines, drawLoss, drawOtherLines, drawSteps, labelledHeads, rangeOf } from "./chart.js";
-import { button, explain, fill, labelled, make, own, set } from "./dom.js";
+import { explain, make, own, set } from "./dom.js";
 import { GLOSSARY } from "./glossary.js";
+import { Button, Field, Select, draw, html, term } from "./html.js";
 import { NO_NAME, background, definitionOf, meaningOf, titleOf, toneOf } from "./names.js";
 import { metricText, nearest, placesOf, stepText, timeAxis } from "./scales.js";
 import { headName, headsOf } from "./state.js";
@@ -20,13 +21,6 @@ export function createTimeline(parent, actions) {
   const fold = make(section, "details", { open: "", toggle: folded });
   make(fold, "summary", {}, TEXTS.title);
   const controls = make(fold, "div", { class: "controls" });
-  const play = button(controls, TEXTS.play, () => setPlaying(!playing), { class: "play" });
-  const field = labelled(controls, TEXTS.step, "input", { inputmode: "numeric", change: moveToTyped,
-                                                          focus: () => field.select() });
-  const chooser = make(controls, "label", { class: "chooser" }, TEXTS.metric);
-  const select = make(chooser, "select", { "aria-label": TEXTS.metricOf,
-                                           change: () => actions.change({ metric: select.value }) });
-  const about = make(chooser, "span", { class: "info", role: "note" }, "?");
   const chart = make(fold, "div", { class: "chart", role: "slider", tabindex: 0, "aria-valuemin": 0,
                                        "aria-label": TEXTS.trainingStep });
   const canvas = make(chart, "canvas", { "aria-hidden": "true" });
@@ -45,6 +39,19 @@ export function createTimeline(parent, actions) {
 
   const steps = () => current.history.steps;
 
+  function drawControls() {
+    const { history, metric, step } = current;
+    const show = (field) => { // not while one types
+      if (field && document.activeElement !== field) field.value = stepText(step.step);
+    };
+    draw(controls, html`<${Button} look="play" about=${TEXTS.play} text=${playing ? TEXTS.pause : TEXTS.play} click=${() => setPlaying(!playing)} />
+      <${Field} label=${TEXTS.step} tag="input" inputmode="numeric" field=${show} onChange=${moveToTyped}
+        onFocus=${({ target }) => target.select()} />
+      <div class="chooser"><${Select} label=${TEXTS.metricOf} text=${TEXTS.metric} value=${metric}
+        groups=${{ "": metrics.map((each) => [each, each.replaceAll("_", " ")]) }} choose=${(chosen) => actions.change({ metric: chosen })} />
+        <span class="info" role="note" ...${term(meaningOf(history, metric) || TEXTS.undescribed(metric))}>?</span></div>`);
+  }
+
   function areas() {
     const [left, right] = [LEFT, chart.clientWidth - ROOM];
     const x = timeAxis(steps(), left, right);
@@ -56,7 +63,7 @@ export function createTimeline(parent, actions) {
     return { lines, loss, axis, height: axis.top + axis.height };
   }
 
-  function draw() {
+  function drawChart() {
     if (chart.clientWidth === 0) return; // it is not shown
     const { lines, loss, axis, height } = areas();
     const context = sizedInCss(canvas, chart.clientWidth, height);
@@ -123,7 +130,7 @@ export function createTimeline(parent, actions) {
   });
   chart.addEventListener("pointerleave", () => { tip.hidden = true; });
 
-  function moveToTyped() {
+  function moveToTyped({ target: field }) {
     const wanted = field.value.replace(/\D/g, "");
     const index = wanted ? nearest(steps().map(({ step }) => step), Number(wanted)) : current.index;
     field.value = stepText(steps()[index].step);
@@ -140,13 +147,13 @@ export function createTimeline(parent, actions) {
 
   function folded() {
     if (!fold.open) setPlaying(false);
-    draw();
+    drawChart();
   }
 
   function setPlaying(on) {
     clearInterval(playing);
     playing = on ? setInterval(playOn, PLAY) : 0;
-    play.textContent = on ? TEXTS.pause : TEXTS.play;
+    drawControls();
     if (on && isLast()) actions.move(0);
   }
 
@@ -178,18 +185,16 @@ export function createTimeline(parent, actions) {
       section.hidden = history.steps.length < 2;
       if (section.hidden) return;
       if (listed !== history) list(history);
-      fill(select, { "": metrics.map((metric) => [metric, metric.replaceAll("_", " ")]) }, model.metric);
-      explain(about, meaningOf(history, model.metric) || TEXTS.undescribed(model.metric));
-      if (document.activeElement !== field) field.value = stepText(step.step); // not while one types
+      drawControls();
       set(chart, { "aria-valuenow": index, "aria-valuemax": steps().length - 1,
                    "aria-valuetext": `${moment}, ${title}` });
       strips.querySelector(".opened")?.classList.remove("opened");
       strips.children[opened].classList.add("opened");
       strips.children[opened].append(openedLabel);
       openedLabel.textContent = headName(opened, history.heads);
-      draw();
+      drawChart();
     },
-    resize: draw,
+    resize: drawChart,
   };
 }
 

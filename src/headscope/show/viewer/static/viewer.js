@@ -264,6 +264,6 @@ function createHead(heading, word) {
     score.textContent = scoreText(step, number);
     explain(score, score.textContent ? GLOSSARY.words.score : undefined);
     rests.textContent = restsText(step, number);
-    explain(rests, GLOSSARY.words.rests);
+    explain(rests, rests.textContent ? GLOSSARY.words.rests : undefined);
   };
 }

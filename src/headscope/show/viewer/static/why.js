@@ -2,7 +2,7 @@
 // score high. A click on a part that is a head explains why this head looks where it looks, and so on.
 
 import { controlMeaning, make } from "./dom.js";
-import { Button, Field, Options, Rows, Share, Token, draw, html } from "./html.js";
+import { Button, Rows, Select, Share, Token, draw, html } from "./html.js";
 import { signed } from "./next.js";
 import { differenceText, stepText } from "./scales.js";
 import { COMMON, WHY as TEXTS } from "./texts.js";
@@ -214,6 +214,6 @@ function Softmax({ model: { state: { walk }, labels, own }, edge, answer, query,
   return html`<div><h4>${TEXTS.weight}</h4>
     <p>${TEXTS.softmax(query, seen || edge.query + 1, labels.length - 1 - edge.query)}</p>
     <div class="rows keys"><${Rows} rows=${rows} /></div>
-    <${Field} label=${TEXTS.key} hidden=${others.length === 0 || !answer} onChange=${({ target }) => choose(Number(target.value))}>
-      <${Options} groups=${{ "": keys }} value=${edge.key} /><//></div>`;
+    <${Select} label=${TEXTS.key} hidden=${others.length === 0 || !answer} groups=${{ "": keys }} value=${edge.key}
+      choose=${(token) => choose(Number(token))} /></div>`;
 }
