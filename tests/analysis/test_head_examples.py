@@ -12,6 +12,7 @@ from test_planted_heads import back, planted
 
 from headscope.analysis.examples import GAP, find_examples
 from headscope.analysis.head_statistics import visible_in
+from headscope.analysis.metrics import first_keys
 from headscope.data.tokenizer import CharTokenizer
 from headscope.nn.held import add_hold
 
@@ -49,6 +50,8 @@ def test_examples_are_edges_of_their_windows_and_the_strongest_ones(loaded):
     readings = [loaded.read(window.tolist()) for window in windows]
     weights = torch.stack([reading.attention for reading in readings], dim=2)  # (L, H, N, T, T)
     mask = visible_in(loaded.model, windows)
+    causal = torch.ones(1, 8, 8).tril().bool()
+    seen_keys = [causal] * len(weights) if mask is None else mask[:, :, 0]
     for layer, of_layer in enumerate(find_examples(loaded.model, windows, loaded.tokenizer)):
         seen = torch.arange(1, 9).expand(5, 8) if mask is None else mask[layer, :, 0].sum(-1)
         counted = seen > min(math.ceil(int(seen.max()) / 4), int(seen.max()) - 1)
@@ -61,7 +64,8 @@ def test_examples_are_edges_of_their_windows_and_the_strongest_ones(loaded):
                 assert counted[one.window, one.query]
                 marked = [one.labels[at] for at in one.marked]
                 assert marked == [reading.labels[place] for place in (one.query, one.key)]
-            best = weights[layer, head].amax(-1).where(counted, -1)
+            others = weights[layer, head].masked_fill(first_keys(seen_keys[layer]), 0)
+            best = others.amax(-1).where(counted, -1)
             strongest = best.amax(-1).sort(descending=True).values[:3].tolist()
             every = best[counted].sort(descending=True).values
             middles = every[[int((part + 0.5) / 10 * len(every)) for part in range(10)]].tolist()

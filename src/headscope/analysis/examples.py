@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headscope.analysis.head_outputs import moved_values, output_matrices
 from headscope.analysis.head_statistics import in_batches, visible_in
+from headscope.analysis.metrics import first_keys, visible_keys
 from headscope.analysis.rows import Rows
 from headscope.analysis.snapshot import shortened
 from headscope.data.labels import visible
@@ -67,7 +68,7 @@ class Example:
 @torch.no_grad()
 def find_examples(model: GPT, windows: Tensor, tokenizer: Tokenizer) -> list[list[list[Example]]]:
     """Examples of what each head does in windows (N, T) of tokens, by layer and head. Each is the
-    strongest edge of its query:
+    strongest edge of its query, besides that to the first token, where heads rest:
 
     - `weight`: those with the largest weights, the largest first, in STRONGEST different windows.
     - `moved`: the same for the edges along which most is moved.
@@ -124,16 +125,19 @@ def example_rows(found: list[list[list[Example]]]) -> Rows:
 
 def strongest_edges(model: GPT, batch: Tensor) -> Tensor:
     """For each query in windows (B, T), the edge with the largest weight, and the edge along which
-    most is moved: its key, its weight, and what is moved. (L, H, 2, 3, B, T)."""
-    captured, layers = capture(model, batch), []
+    most is moved, besides that to the first token: its key, its weight, and what is moved.
+    (L, H, 2, 3, B, T)."""
+    captured, mask, layers = capture(model, batch), visible_in(model, batch), []
     for layer, (block, weights) in enumerate(zip(model.blocks, captured.weights, strict=True)):
         values = moved_values(block, captured.residual[layer], weights, captured.outputs[layer])
         pairs = zip(values.unbind(1), output_matrices(block.attention), strict=True)
         norms = torch.stack([(value @ matrix.T).norm(dim=-1) for value, matrix in pairs], dim=1)
         moved = weights * norms[:, :, None]  # (B, H, T, T)
+        seen = visible_keys(weights, None if mask is None else mask[layer])
+        others = seen & ~first_keys(seen)
         ways = []
         for values in (weights, moved):
-            keys = values.argmax(dim=-1, keepdim=True)  # (B, H, T, 1)
+            keys = values.where(others, -1).argmax(dim=-1, keepdim=True)  # (B, H, T, 1)
             ways.append(torch.cat([keys, weights.gather(-1, keys), moved.gather(-1, keys)], dim=-1))
         layers.append(torch.stack(ways))
     return torch.stack(layers).permute(0, 3, 1, 5, 2, 4).cpu()

@@ -298,7 +298,7 @@ def test_switched_heads_change_the_probabilities_and_the_loss(
     page.press("Write both")
     time.sleep(1)
     written = [each.text for each in page.all(".written h4")]
-    assert written == ["all heads on", "L0H1 mean"]
+    assert written == ["all heads on", "L0H1 at its mean"]
     page.press("all on")
     page.press("layer L0")
     assert [chip.text for chip in page.all(".chip")] == ["layer L0 off \N{MULTIPLICATION SIGN}"]

@@ -93,6 +93,7 @@ def test_five_questions_are_answered_in_two_actions_and_in_sight(
     for selector in (".why-card .effect", ".by-query .row", ".tokens [data-token]"):
         assert page.is_in_sight(wait_for(page, selector)), selector
     assert page.is_in_sight(said)
+    assert "“”" not in page.text(".why-card")  # the names of both tokens are everywhere
     page.click(page.one(".why-card .close"))
     # What happens without it?
     page.click(page.one(".switches-card label:has([value=zero])"))

@@ -25,7 +25,7 @@ export function switchedGroups(switched, { layers, heads }) {
       const own = names.filter((head) => head.startsWith(`L${layer}H`));
       const whole = own.length === heads && heads > 1;
       for (const group of whole ? [own] : own.map((head) => [head])) {
-        groups.push({ text: `${whole ? TEXTS.layer(`L${layer}`) : group[0]} ${TEXTS.ways[way]}`, heads: group });
+        groups.push({ text: `${whole ? TEXTS.layer(`L${layer}`) : group[0]} ${TEXTS.switchedBy[way]}`, heads: group });
       }
     }
   }

@@ -101,7 +101,7 @@ export const shortText = (value) => value?.toFixed(Math.abs(value) >= 100 ? 0 : 
 export function metricText(value) {
   if (typeof value !== "number") return "";
   if (Math.abs(value) >= 100) return value.toFixed(0);
-  return Math.abs(value) < 0.01 && value !== 0 ? value.toPrecision(2) : value.toFixed(3);
+  return Math.abs(value) < 0.01 && Math.abs(value) > 1e-6 ? value.toPrecision(2) : value.toFixed(3);
 }
 
 export const stepText = new Intl.NumberFormat(LOCALE).format; // a bound function

@@ -23,7 +23,7 @@ export const HELP = {
     explore: "Type under “Your text”: “Next token” shows what the model expects after it, and “Which part decides” the "
       + "heads without which it would say something else. Switch such a head off, or use “Copy from another text”, and "
       + "see the prediction change. ▶ Write continues the text, and ■ Stop ends this.",
-    heads: "Each picture under “All heads” is the attention map of one head: brighter means more weight. Click a head "
+    heads: "Each picture under “Heads” or “All heads” is the attention map of one head: brighter means more weight. Click a head "
       + "to open its large “Attention map”, with one row per query and one column per key. “Attention lines” shows the "
       + "same weights, “Metrics of this head” what was measured, and “What L0H1 does elsewhere” other texts.",
     tokens: "Click a token of the text: the colours show where it looks and who looks at it. “What the model predicts” "
@@ -175,6 +175,7 @@ export const WHY = {
   oneKey: "This token sees only itself, so its weight is 1.",
   needsModel: "This page has the weights, but not the model, which is needed to explain them: open the run with explore.",
   score: "Query times key is the score",
+  adds: (head, query, value, next) => [`What ${head} writes at “`, query, `” adds ${value} to the logit of “${next}” directly.`],
   multiplied: (query, key, size) => ["The query of “", query, "” and the key of “", key, `” have ${size} numbers each:`],
   bars: "query, key and their products",
   vectors: ["query", "key", "products"],
@@ -320,7 +321,7 @@ export const EXPLORE = {
   aboutDeciders: (by) => `The probability of this token, and its probability with one part ${EXPLORE.switchedBy[by]}.`,
   by: "What replaces the output of a part",
   bys: { mean: "mean", zero: "off" },
-  switchedBy: { mean: "at its mean", zero: "off" },
+  switchedBy: { half: "at half", mean: "at its mean", zero: "off" },
   withHeads: (heads) => `Measured with ${EXPLORE.list(heads)}.`,
   noMean: "A text of one token has no mean that could replace a part: type more.",
   findDeciders: "Find out",
@@ -356,7 +357,7 @@ export const EXPLORE = {
   effect: (heads, token, before, after, change) => [`With ${heads}, “`, token, "” ",
     before === after ? `stays at ${before}.` : `${change < 0 ? "falls" : "rises"} from ${before} to ${after}.`],
   first: (token, share) => [" Now “", token, `” is the most likely token, with ${share}.`],
-  loss: (before, after, change) => `The loss of the text so far changes from ${before} to ${after} (${change}).`,
+  loss: (before, after, change) => `The loss of the text itself, without the next token, changes from ${before} to ${after} (${change}).`,
   otherLoss: (other, here, change, name) =>
     `The loss of the text is ${here} here and ${other} with ${name} (${change}).`,
   writeBoth: "Write both from the same seed",

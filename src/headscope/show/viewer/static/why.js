@@ -95,26 +95,29 @@ function Trail({ model: { state: { walk }, labels }, follow }) {
 
 function Explanation({ model, edge, answer, problem, byStep, follow, since }) {
   const { labels, history, step, opened } = model;
-  const [query, key] = [edge.query, edge.key].map((token) => html`<${Token} text=${labels[token]} number=${token} />`);
+  // Not `key`, because Preact keeps that property.
+  const [query, looked] = [edge.query, edge.key].map((token) => html`<${Token} text=${labels[token]} number=${token} />`);
   const seen = answer ? answer.scores.filter((score) => score !== null) : [];
   const hardly = answer && answer.weights[edge.key] < HARDLY / seen.length;
   const isOff = history.switched.includes(edge.head) || step.held[opened];
   const notes = answer ? isOff ? TEXTS.switched(edge.head) : seen.length < 2 ? TEXTS.oneKey : "" : TEXTS.needsModel;
-  return html`<h3 tabindex="-1">${TEXTS.why(edge.head, query, key, hardly)}</h3>
+  const { pushes, next } = (edge.query === model.kept && model.predictions) || {};
+  return html`<h3 tabindex="-1">${TEXTS.why(edge.head, query, looked, hardly)}</h3>
     <p class="quiet" role="status">${problem ?? notes}</p>
+    ${answer && pushes && html`<p>${TEXTS.adds(edge.head, query, differenceText(pushes[opened]), next)}</p>`}
     <div class="blocks">
-      ${answer?.pairs && seen.length > 1 && html`<${Sums} ...${{ model, edge, answer, query, key, seen, follow, byStep, since }} />`}
+      ${answer?.pairs && seen.length > 1 && html`<${Sums} ...${{ model, edge, answer, query, looked, seen, follow, byStep, since }} />`}
       <div class="calculation">
-        ${answer?.pairs && html`<${Score} edge=${edge} answer=${answer} query=${query} key=${key} />`}
+        ${answer?.pairs && html`<${Score} edge=${edge} answer=${answer} query=${query} looked=${looked} />`}
         <${Softmax} model=${model} edge=${edge} answer=${answer} query=${query} seen=${seen.length} follow=${follow} />
         ${answer?.raised && html`<div><h4>${TEXTS.value}</h4>
-          <p>${TEXTS.moved(key, answer.weights[edge.key].toFixed(3), query)}</p>
+          <p>${TEXTS.moved(looked, answer.weights[edge.key].toFixed(3), query)}</p>
           <div class="rows"><${Rows} rows=${answer.raised.slice(0, 5).map(([text, value]) =>
             ({ text, ...signed(value, answer.raised[0][1]) }))} /></div></div>`}</div></div>`;
 }
 
 /** Where the score comes from: the largest pair, or sums over the parts of the query and of the key. */
-function Sums({ model, edge, answer, query, key, seen, follow, byStep, since }) {
+function Sums({ model, edge, answer, query, looked, seen, follow, byStep, since }) {
   const { total, scores, pairs, by_query: ofQuery, by_key: ofKey, elsewhere = [], others } = answer;
   const distance = edge.query - edge.key;
   const score = scores[edge.key];
@@ -126,22 +129,22 @@ function Sums({ model, edge, answer, query, key, seen, follow, byStep, since }) 
   const placeIsMost = isMost(place) && place > 2 * Math.max(0, token);
   const pairIsMost = isMost(Math.abs(largest?.[2]));
   const andPlace = place > Math.max(0, token) ? TEXTS.andPlace(TEXTS.back(distance)) : ".";
-  const mostly = Math.abs(total) < SMALL ? [] : placeIsMost ? TEXTS.byPlace(key, TEXTS.back(distance))
-    : pairIsMost ? [...TEXTS.mostly(...largest, query, key), andPlace] : [TEXTS.noMost];
+  const mostly = Math.abs(total) < SMALL ? [] : placeIsMost ? TEXTS.byPlace(looked, TEXTS.back(distance))
+    : pairIsMost ? [...TEXTS.mostly(...largest, query, looked), andPlace] : [TEXTS.noMost];
   const go = (part, at) => follow([...model.state.walk, { head: part, query: at, key: null }]);
   const most = Math.max(...[...ofQuery, ...ofKey].map(([, value]) => Math.abs(value)));
   const sums = html`<div class="blocks sums">
     <${Parts} title=${TEXTS.partsOf(query)} name="by-query" parts=${ofQuery} total=${total} most=${most}
       go=${(part) => go(part, edge.query)} at=${model.labels[edge.query]} />
-    <${Parts} title=${TEXTS.partsOf(key)} name="by-key" parts=${ofKey} total=${total} most=${most}
+    <${Parts} title=${TEXTS.partsOf(looked)} name="by-key" parts=${ofKey} total=${total} most=${most}
       go=${(part) => go(part, edge.key)} at=${model.labels[edge.key]} /></div>`;
-  const pairRows = html`<${Pairs} ...${{ edge, pairs, total, query, key, go, labels: model.labels }} />`;
+  const pairRows = html`<${Pairs} ...${{ edge, pairs, total, query, looked, go, labels: model.labels }} />`;
   const placeRows = elsewhere.map((value, back) => ({ text: TEXTS.back(back), marked: back === distance,
     ...signed(value, Math.max(...elsewhere.map(Math.abs))) })).filter(({ marked }, back) => back < PLACES || marked);
   return html`<div><h4>${TEXTS.parts}</h4><p class="effect">${mostly}</p>
     ${pairIsMost ? [pairRows, sums] : [sums, pairRows]}
-    <p class="quiet">${TEXTS.relative(differenceText(score), differenceText(total), differenceText(mean(seen)), query, key)}</p>
-    ${away.length > 0 && html`<p>${TEXTS.places(key, TEXTS.back(distance), differenceText(byToken), differenceText(byPlace))}</p>
+    <p class="quiet">${TEXTS.relative(differenceText(score), differenceText(total), differenceText(mean(seen)), query, looked)}</p>
+    ${away.length > 0 && html`<p>${TEXTS.places(looked, TEXTS.back(distance), differenceText(byToken), differenceText(byPlace))}</p>
       <div class="rows"><${Rows} rows=${placeRows} /></div>`}
     <${Button} text=${COMMON.since} hidden=${!since} click=${since} />
     ${byStep && html`<p>${TEXTS.byStep}</p><div class="rows by-step"><${Rows} rows=${byStep.map(({ value, ...texts }) =>
@@ -164,14 +167,14 @@ function Parts({ title, name, parts, total, most, go, at }) {
 }
 
 /** The largest pairs of a part of the query and a part of the key. */
-function Pairs({ edge, pairs, total, query, key, go, labels }) {
+function Pairs({ edge, pairs, total, query, looked, go, labels }) {
   const rest = total - pairs.reduce((sum, [, , value]) => sum + value, 0);
   const rows = [...pairs, ...(Math.abs(rest) < SMALL ? [] : [[TEXTS.rest, "", rest]])];
   const part = (name, token) => (isHead(name)
     ? html`<${Button} text=${name} title=${TEXTS.follow(name, labels[token])} click=${() => go(name, token)} />`
     : html`<span data-tip=${controlMeaning(name.replace(/^L\d+ /, ""))}>${name}</span>`);
   return html`<h4>${TEXTS.pairs}</h4>
-    <div class="rows pairs"><div class="row quiet"><span>${TEXTS.at(query)}</span><span></span><span>${TEXTS.at(key)}</span></div>
+    <div class="rows pairs"><div class="row quiet"><span>${TEXTS.at(query)}</span><span></span><span>${TEXTS.at(looked)}</span></div>
     ${rows.map(([ofQuery, ofKey, value]) => {
       const { note, share, sign } = signed(value, pairs[0][2]);
       return html`<div class="row">${part(ofQuery, edge.query)}<span class="before">${ofKey && "×"}</span>${part(ofKey, edge.key)}
@@ -180,7 +183,7 @@ function Pairs({ edge, pairs, total, query, key, go, labels }) {
 }
 
 /** The query, the key and their products as bars, one for each dimension, and the score. */
-function Score({ edge, answer: { q, k, scale, position_bias: bias, scores }, query, key }) {
+function Score({ edge, answer: { q, k, scale, position_bias: bias, scores }, query, looked }) {
   const products = q.map((value, i) => value * k[i]);
   const sum = products.reduce((total, value) => total + value, 0);
   const bars = [q, k, products].map((values, number) => {
@@ -189,7 +192,7 @@ function Score({ edge, answer: { q, k, scale, position_bias: bias, scores }, que
       <div class="vector" style=${{ gap: values.length > 128 ? 0 : "1px" }}>${values.map((value) => html`
         <i class=${["looks", "looked", value > 0 ? "more" : "less"][number]} style=${{ "--value": value / most }} />`)}</div>`;
   });
-  return html`<div><h4>${TEXTS.score}</h4><p>${TEXTS.multiplied(query, key, q.length)}</p>
+  return html`<div><h4>${TEXTS.score}</h4><p>${TEXTS.multiplied(query, looked, q.length)}</p>
     <div class="vectors" role="img" aria-label=${TEXTS.bars}>${bars}</div>
     <p>${TEXTS.summed(differenceText(sum), scale.toFixed(3), bias && differenceText(bias), differenceText(scores[edge.key]))}</p></div>`;
 }
