@@ -70,6 +70,10 @@ analysis/metrics.py
 - offsets(weights) == -1)
 + offsets(weights) == 1)
 > analysis/test_metrics.py::test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries
+# a query that rests counts too
+- visible & ~first & (rest <= RESTS)
++ visible & ~first
+> analysis/test_planted_heads.py::test_a_metric_is_the_mean_over_all_queries_that_do_not_rest
 training/run.py
 # a diverged run is continued with the same learning rate
 - min(rate / 2,
