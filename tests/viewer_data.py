@@ -94,17 +94,17 @@ def arrays_of(data: bytes, described: Sequence[Any]) -> dict[str, NDArray[Any]]:
     return found
 
 
-def uniform_metrics(tokens: int, layers: int = 1) -> dict[str, list[float]]:
-    """All metrics of uniform attention on a text of `tokens` tokens, in each layer."""
+def uniform_metrics(tokens: int, heads: int = 1) -> dict[str, list[float]]:
+    """All metrics of uniform attention on a text of `tokens` tokens, of each head."""
     found = head_metrics(uniform(torch.ones(tokens, tokens)))
-    return {name: [float(value)] * layers for name, value in found.items()}
+    return {name: [float(value)] * heads for name, value in found.items() if name != "queries"}
 
 
 def measured(weights: NDArray[np.float64]) -> dict[str, Any]:
     """Entries of a header: the metrics and the names of the heads."""
     tokens = weights.shape[-1]
     metrics = head_metrics(torch.from_numpy(weights))
-    uniform = uniform_metrics(tokens, len(weights))
+    uniform = uniform_metrics(tokens, weights.shape[0] * weights.shape[1])
     heads = head_types(metrics, uniform)
     return {
         "text_tokens": tokens,
@@ -118,7 +118,7 @@ def measured(weights: NDArray[np.float64]) -> dict[str, Any]:
         "ratios": json_numbers([head.ratio for head in heads]),
         "metrics": {name: json_numbers(each.flatten().tolist()) for name, each in metrics.items()},
         "uniform": uniform,
-        "ends": {name: colour_ends(name, tokens) for name in metrics},
+        "ends": {name: colour_ends(name, tokens) for name in uniform},
     }
 
 

@@ -55,15 +55,13 @@ def plain_loop(weights, *, causal):
         seen = row[: t + 1] if causal else row
         if len(seen) > 1 or tokens == 1:
             rows.setdefault("first", []).append(row[0])
-            rows.setdefault("resting", []).append(row[0] > 0.8)
         if row[0] <= 0.8 and seen[1:]:
             left[t] = {s: seen[s] / (1 - row[0]) for s in range(1, len(seen))}
-    counted = {t: row for t, row in left.items() if len(row) > 1}
-    for t, row in (counted or left).items():
-        logs, even = (
-            -sum(weight * math.log(weight) for weight in row.values() if weight),
-            1 / len(row),
-        )
+    several = 2 if tokens > 2 else 1
+    counted = {t: row for t, row in left.items() if len(row) >= several}
+    for t, row in counted.items():
+        logs = -sum(weight * math.log(weight) for weight in row.values() if weight)
+        even = 1 / len(row)
         others = [min(weight, even) for s, weight in row.items() if s != t]
         row_of = {
             "self": row.get(t, 0),
@@ -86,7 +84,8 @@ def plain_loop(weights, *, causal):
         given = [row[key] for t, row in left.items() if key in row and t != key]
         if given and 2 * len(given) >= len(left):
             received.append(mean(given))
-    found = {name: mean(rows.get(name, [0])) for name in METRICS} | {"single_key": max(received)}
+    found = {name: mean(rows.get(name, [0])) for name in METRICS}
+    found |= {"single_key": max(received), "queries": len(counted)}
     back = {
         offset: mean(given)
         for offset in range(3, tokens)
@@ -109,7 +108,7 @@ def test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries(tokens, c
         of_head = {name: values.flatten()[head].item() for name, values in found.items()}
         assert of_head == pytest.approx(plain_loop(head_weights, causal=causal), abs=1e-5)
     for name, values in found.items():
-        if name == "offset":  # a number of tokens
+        if name in ("offset", "queries") or not values.requires_grad:  # numbers of tokens
             continue
         [gradient] = torch.autograd.grad(values.sum(), weights, retain_graph=True)
         assert gradient.isfinite().all(), name
@@ -118,7 +117,9 @@ def test_they_are_those_of_a_plain_loop_on_any_axes_before_the_queries(tokens, c
 def test_fewer_queries_than_keys_are_the_last_ones():
     last = some_weights(12, causal=True)[:, -1:]
     for metric, key in (("self", -1), ("previous", -2), ("first", 0)):
-        torch.testing.assert_close(getattr(metrics, f"{metric}_mass")(last), last[:, 0, key])
+        values, queries = getattr(metrics, f"{metric}_mass")(last)
+        torch.testing.assert_close(values[:, 0], last[:, 0, key])
+        assert queries.all()
     with refused("3 queries", "2 keys"):
         metrics.self_mass(torch.ones(3, 2))
 
@@ -129,16 +130,15 @@ def test_within_documents_they_are_the_means_over_the_queries_of_all_documents(l
     alone = [some_weights(length, causal=True, seed=seed)[-1].nan_to_num() for length in lengths]
     weights = torch.block_diag(*alone)
     visible = torch.block_diag(*(torch.ones(each.shape) for each in alone)).tril().bool()
-    # The queries that see several keys, or if there are none, one.
+    several = 2 if max(lengths) > 2 else 1  # keys that a query sees, if any query does
+    beyond = [sum(row[0] <= 0.8 and t >= several for t, row in enumerate(each)) for each in alone]
     of_first = [max(length - 1, max(lengths) == 1) for length in lengths]
-    seen = [(row[0] <= 0.8) * t for each in alone for t, row in enumerate(each.tolist())]
-    several = 2 if max(seen) > 1 else 1
-    beyond = [sum(n >= several for n in part) for part in torch.tensor(seen).split(lengths)]
-    for name in set(METRICS) - {"single_key"}:
-        counted = of_first if name in metrics.OF_FIRST else [int(count) for count in beyond]
-        of_each = [METRICS[name](each).item() for each in alone]
-        expected = sum(map(mul, of_each, counted)) / max(sum(counted), 1)
-        assert METRICS[name](weights, visible).item() == pytest.approx(expected, abs=1e-5), name
+    found = head_metrics(weights, visible)
+    for name in {*METRICS} - {"single_key", "queries"}:
+        counted = of_first if name == "first" else beyond
+        of_each = [head_metrics(each)[name].item() for each in alone]
+        expected = sum(map(mul, of_each, map(int, counted))) / max(int(sum(counted)), 1)
+        assert found[name].item() == pytest.approx(expected, abs=1e-5), name
 
 
 # --- how much heads differ ---
@@ -202,30 +202,29 @@ def test_the_bytes_of_a_punctuation_mark_are_punctuation_wherever_tokens_end():
 
 @given(st.integers(1, 3), st.integers(1, 7), st.booleans(), st.integers(0, 99))
 def test_the_mass_on_targets_is_that_of_a_plain_loop(texts, length, causal, seed):
-    """Nothing after a token is read."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(len(TEXTS), (texts, length), generator=generator)
     weights = torch.rand(2, texts, 3, length, length, generator=generator)
-    if causal:
-        weights.masked_fill_(torch.ones(length, length).triu(1).bool(), math.nan)
+    active = torch.rand(2, texts, 3, length, generator=generator) < 0.7
     is_target = {
         "same_token": lambda words, query, key: key < query and words[key] == words[query],
         "punctuation": lambda words, query, key: words[key] in (COMMA, NEWLINE, STOP),
         "frequent": lambda words, query, key: words[key] in (THE, OF),
     }
     found, visible = targets_in(tokens, KINDS), torch.ones(length, length).bool()
+    visible = visible.tril() if causal else visible
     assert found.keys() == is_target.keys()
     for name, targets in found.items():
-        mass, queries = mass_on(weights, targets, None if causal else visible)
-        expected, count = torch.zeros(2, 3), 0
+        mass, queries = mass_on(weights, targets, visible, active)
+        expected, count = torch.zeros(2, 3), torch.zeros(2, 3).long()
         for text, words in enumerate(tokens.tolist()):
             for t in range(length):
                 seen = range(t + 1) if causal else range(length)
                 keys = [s for s in seen if is_target[name](words, t, s)]
                 if keys and (len(seen) > 1 or length == 1):
-                    count += 1
-                    expected += weights[:, text, :, t, keys].sum(-1)
-        assert queries == count
+                    count += active[:, text, :, t]
+                    expected += weights[:, text, :, t, keys].sum(-1) * active[:, text, :, t]
+        assert (queries == count).all()
         torch.testing.assert_close(mass, expected)
 
 

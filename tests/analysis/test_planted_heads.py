@@ -156,14 +156,16 @@ def test_every_planted_head_gets_its_name(language, kind, length):
     kinds = classify_vocabulary(tokenizer, tokens)
     patterns = PATTERNS | patterns_of(kinds)
     patterns |= {f"{name}, in part": partial(with_even, 0.75, patterns[name]) for name in NARROW}
-    patterns |= {f"{name}, rests": partial(resting, each) for name, each in patterns.items()}
+    if language == "English":  # the other text is too short
+        patterns |= {f"{name}, rests": partial(resting, each) for name, each in patterns.items()}
     # A window of 16 has no distances between local and short-range, one of 8 no far keys, and in
     # Chinese hardly a token twice.
     short = {64: [], 16: ["short-range"], 8: ["short-range", "same-token", *FAR]}[length]
     patterns = {name: each for name, each in patterns.items() if not name.startswith(tuple(short))}
     model = planted(list(patterns.values()), vocab_size=tokenizer.vocab_size, block_size=length)
     expected = [name.partition(",")[0] for name in patterns]
-    expected[list(patterns).index("-, rests")] = "first-token"
+    if language == "English":
+        expected[list(patterns).index("-, rests")] = "first-token"
     windows = spread_windows(tokens, windows=256 // length, length=length)  # as during training
     found = labels_of(model, windows, kinds)
     assert dict(zip(patterns, found, strict=True)) == dict(zip(patterns, expected, strict=True))
@@ -184,9 +186,7 @@ def test_a_metric_is_the_mean_over_all_queries_that_do_not_rest():
     judged = judged[judged % 2 == 0]
     assert metrics["self"].item() == pytest.approx((judged % 4 == 0).float().mean().item())
     assert metrics["largest"].item() == pytest.approx(1)
-    rests = windows[:, 1:] % 2 == 1
-    rests[:, 0] |= windows[:, 1] % 4 > 0  # the token before is the first
-    assert metrics["resting"].item() == pytest.approx(rests.float().mean().item())
+    assert metrics["queries"].item() == len(judged)
 
 
 @pytest.mark.parametrize(("vocab_size", "length"), [(5, 16), (8, 64)])
@@ -253,15 +253,15 @@ def test_uniform_attention_has_its_own_values_in_each_layer(documents):
     )
     for layer in model.attentions:
         layer.qkv.weight.zero_()
-    record = measure_heads(model, short_documents(50, 32, 9)[:8])
+    record = measure_heads(model, short_documents(50, 32, 9))
     assert record.uniform["prefix_matching"][1] > 0
     for name, values in record.uniform.items():
-        measured = record.metrics[name][:, 0].tolist()
+        measured = record.metrics[name].flatten().tolist()
         if name not in ("induction", "duplicate"):
-            assert measured == pytest.approx(values, abs=1e-6), name
+            assert measured == pytest.approx(values, rel=1e-5, abs=1e-6), name
     assert {head.name for head in record.types} == {"-"}
     distances = record.uniform["distance"]
-    assert distances[0] == distances[2] < distances[1]
+    assert distances[0] == distances[4] < distances[2]
 
 
 def first_of_document(tokens):

@@ -54,6 +54,7 @@ def test_a_role_has_the_same_name_only_if_every_run_has_a_head_of_it(measured, k
     smaller = replace(
         measured,
         metrics={name: x.flatten()[None, :kept] for name, x in measured.metrics.items()},
+        uniform={name: values[:kept] for name, values in measured.uniform.items()},
         held=measured.held[:kept],
         untrained=measured.untrained[:1],
     )

@@ -289,7 +289,7 @@ def answers(reading):
 
 def plain(value):
     if isinstance(value, torch.Tensor | np.ndarray):
-        return value.tolist()
+        return [repr(number) for number in value.flatten().tolist()]  # NaN equals NaN
     if hasattr(value, "to_csv"):
         return value.to_csv()
     if isinstance(value, Mapping):

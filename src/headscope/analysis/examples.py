@@ -137,7 +137,8 @@ def strongest_edges(model: GPT, batch: Tensor) -> Tensor:
         others = seen & ~first_keys(seen)
         ways = []
         for values in (weights, moved):
-            keys = values.where(others, -1).argmax(dim=-1, keepdim=True)  # (B, H, T, 1)
+            judged = values.where(others, seen.float() - 2)  # if it sees no other, the first one
+            keys = judged.argmax(dim=-1, keepdim=True)  # (B, H, T, 1)
             ways.append(torch.cat([keys, weights.gather(-1, keys), moved.gather(-1, keys)], dim=-1))
         layers.append(torch.stack(ways))
     return torch.stack(layers).permute(0, 3, 1, 5, 2, 4).cpu()

@@ -3,6 +3,7 @@
 Shapes: L layers, H heads per layer, N windows, T tokens.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,12 +15,13 @@ from headscope.analysis.direct_effects import direct_effects
 from headscope.analysis.diversity import cosine_similarity, diversity
 from headscope.analysis.head_outputs import Track
 from headscope.analysis.metrics import (
-    BEYOND,
-    OF_FIRST,
+    OF_QUERIES,
     best_offset,
     beyond_first,
-    judged_queries,
+    counted_queries,
+    first_mass,
     offset_sums,
+    single_key_mass,
     uniform,
 )
 from headscope.analysis.own_metrics import HeadMetric, description, own_metrics, own_sums
@@ -31,10 +33,10 @@ from headscope.nn.capture import capture
 
 MAX_WEIGHTS = 2**25
 """Maximum number of attention weights in a batch of windows, to limit its memory."""
-OFFSETS, QUERIES = "offset_sums", "queries"
+OFFSETS = "offset_sums"
 MIN_QUERIES = 8
-"""A metric that depends on the tokens, such as `punctuation`, gives names only if at least this
-many queries see such a token. With fewer, a head would get the name by chance."""
+"""A metric that depends on the tokens, such as `punctuation`, is NaN for a head if fewer of its
+queries see such a token. With fewer, a head would get the name by chance."""
 
 
 def measure_heads(
@@ -72,16 +74,26 @@ def measure_heads(
         visible = visible_in(model, batch)
         targets = targets_in(batch, kinds)
         even = uniform(ones, visible).expand(len(weights), len(batch), 1, -1, -1)
-        for totals, maps in ((sums, weights), (uniform_sums, even)):
-            found = sums_of(maps, visible, targets)
+        left, others, active = beyond_first(weights, visible)
+        for totals, maps, rest in (
+            (sums, weights, left),
+            (uniform_sums, even, uniform(ones, others)),
+        ):
+            found = sums_of(rest, others, active, targets)
+            first, queries = first_mass(maps, visible)
+            queries = queries.expand_as(first)
+            found["first"] = (queries * first).sum(dim=(1, -1)), queries.sum(dim=(1, -1))
             for name, total in own_sums(own, maps.expand_as(weights), batch).items():
-                found[name] = total, len(batch)
+                found[name] = total, torch.tensor(len(batch))
             for name, (total, count) in found.items():
                 before = totals.get(name, (0, 0))
-                totals[name] = before[0] + total, before[1] + count
+                totals[name] = before[0] + total.cpu(), before[1] + count.cpu()
         similarity = similarity + similarity_sum(weights, visible)
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
     metrics, even_metrics = means(sums), means(uniform_sums)
+    for name in targets:
+        few = sums[name][1] < MIN_QUERIES
+        metrics[name] = metrics[name].masked_fill(few, math.nan)
     if repeats:
         seen = visible_in(model, repeats.texts.tokens.to(model.device))
         even_metrics |= repeats.uniform(None if seen is None else seen.cpu())
@@ -89,18 +101,16 @@ def measure_heads(
     metrics["direct_effect"] = effects / len(windows)
     metrics |= {name: metric.cpu() for name, metric in weight_metrics(model).items()}
     metrics |= {name: metrics.pop(name) for name in own}  # the last ones in tables
-    unjudged = [name for name in targets if uniform_sums[name][1].min() < MIN_QUERIES]
     return HeadRecord(
         metrics=metrics,
         uniform={
-            name: value.expand(len(weights), -1).mean(dim=1).tolist()
+            name: value.expand(weights.shape[0], weights.shape[2]).flatten().tolist()
             for name, value in even_metrics.items()
         },
         diversity=float(diversity((similarity / len(windows)).clamp(0, 1))),
         windows=len(windows),
         tokens=length,
         source=source,
-        unjudged=unjudged,
         descriptions={name: description(metric) for name, metric in own.items()},
         **of_model(model),
         **known,
@@ -108,32 +118,30 @@ def measure_heads(
 
 
 def sums_of(
-    weights: Tensor, visible: Tensor | None, targets: Mapping[str, Tensor]
-) -> dict[str, tuple[Tensor, Tensor | int]]:
-    """Two sums over the windows of `weights` (L, N, H, T, T) for each metric: those of its values
-    and of what they are divided by. These are the windows for the metrics of the first token, and
-    the queries that do not rest for all others."""
-    left, seen = beyond_first(weights, visible)
-    judged, windows = judged_queries(seen), weights.size(1)  # (L, N, H)
-    sums: dict[str, tuple[Tensor, Tensor | int]] = {}
-    for name, metric in OF_FIRST.items():
-        sums[name] = metric(weights, visible).sum(dim=1).cpu(), windows
-    for name, metric in BEYOND.items():
-        sums[name] = (judged * metric(left, seen)).sum(dim=1).cpu(), judged.sum(dim=1).cpu()
+    weights: Tensor, visible: Tensor, active: Tensor, targets: Mapping[str, Tensor]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Two sums (L, H) for each metric of attention beyond the first token, over the queries of all
+    windows that do not rest: those of its values and of what they are divided by. `active`
+    (L, N, H, T) are these queries. The `weights` are those of `beyond_first`, or uniform ones."""
+    sums = {}
+    for name, metric in OF_QUERIES.items():
+        values, queries = metric(weights, visible)
+        queries = queries & active
+        sums[name] = torch.where(queries, values, 0.0).sum(dim=(1, 3)), queries.sum(dim=(1, 3))
+    judged = (counted_queries(visible) & active).sum(dim=-1)  # (L, N, H)
+    values = judged * single_key_mass(weights, visible, active)
+    sums["single_key"] = values.sum(dim=1), judged.sum(dim=1)
+    sums["queries"] = judged.sum(dim=1), torch.tensor(1)
+    sums[OFFSETS] = offset_sums(weights, visible, active).sum(dim=1), torch.tensor(1)
     for name, target in targets.items():
-        mass, queries = mass_on(left, target, seen)
-        sums[name] = mass.cpu(), queries.cpu()
-    sums[OFFSETS] = offset_sums(left, seen).sum(dim=1).cpu(), windows
-    sums[QUERIES] = judged.sum(dim=1).cpu(), windows
+        sums[name] = mass_on(weights, target, visible, active)
     return sums
 
 
-def means(sums: Mapping[str, tuple[Tensor, Tensor | int]]) -> dict[str, Tensor]:
+def means(sums: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """The metrics (L, H) from their sums."""
-    metrics = {
-        name: total / torch.as_tensor(count).clamp(min=1) for name, (total, count) in sums.items()
-    }
-    return metrics | best_offset(metrics.pop(OFFSETS), metrics.pop(QUERIES))
+    metrics = {name: total / count.clamp(min=1) for name, (total, count) in sums.items()}
+    return metrics | best_offset(metrics.pop(OFFSETS), metrics["queries"])
 
 
 def head_similarity(model: GPT, windows: Tensor) -> Tensor:

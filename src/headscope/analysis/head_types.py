@@ -123,8 +123,9 @@ def head_types(
     """The names of all heads, layer by layer.
 
     `metrics` contains the metrics of `head_metrics`. It may also contain the metrics of
-    `RepeatProbe` and the metrics that `targets_in` lists. `uniform` contains the value of each
-    metric for uniform attention, in each layer. `untrained`, a number or (L, H), is the
+    `RepeatProbe` and the metrics that `targets_in` lists. A metric that is NaN gives no name.
+    `uniform` contains the value of each metric for uniform attention, for each head or each layer.
+    `untrained`, a number or (L, H), is the
     `unevenness` of untrained heads. `queries`, a number or (L, H), is how many queries do not rest.
     A metric gives its name if its excess is at least its threshold. A head gets the first of these
     names:
@@ -147,8 +148,8 @@ def head_types(
         for metric in ("first", *NARROW, *BROAD)
         if metric in flat and metric in uniform
     }
-    distance = torch.tensor(uniform["distance"])[:, None].clamp(min=1e-6)  # (L, 1)
-    excesses["short_range"] = (1 - metrics["distance"] / distance).flatten()
+    distance = of_each_head(uniform["distance"], metrics["distance"]).clamp(min=1e-6)
+    excesses["short_range"] = (1 - flat["distance"] / distance).float()
     scores = flat | {"short_range": excesses["short_range"]}
     if "frequent" in flat:
         scores["rare"] = 1 - flat["frequent"]
@@ -162,7 +163,7 @@ def head_types(
     )
     return [
         _head_type(
-            {metric: float(ratio[head]) for metric, ratio in ratios.items()},
+            {name: float(each[head]) for name, each in ratios.items() if not each[head].isnan()},
             {metric: float(score[head]) for metric, score in scores.items()},
             thresholds,
             float(least[head]),
@@ -175,8 +176,14 @@ def head_types(
 def excess(metric: Tensor, uniform: Sequence[float]) -> Tensor:
     """Rescale a metric (L, H), so that 0 is its value for uniform attention and 1 is its maximum.
     Returns (L H,)."""
-    even = torch.tensor(uniform, dtype=torch.float64)[:, None]
-    return ((metric - even.float()) / (1 - even).clamp(min=1e-6).float()).flatten()
+    even = of_each_head(uniform, metric)
+    return (metric.flatten() - even.float()) / (1 - even).clamp(min=1e-6).float()
+
+
+def of_each_head(uniform: Sequence[float], metric: Tensor) -> Tensor:
+    """The values of uniform attention (L H,), from values of all heads, layers, or of the model."""
+    even = torch.tensor(uniform, dtype=torch.float64)
+    return even.repeat_interleave(metric.numel() // len(even))
 
 
 def _head_type(

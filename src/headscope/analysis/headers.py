@@ -70,7 +70,7 @@ def read_header(data: bytes) -> dict[str, Any]:
             for name, values in _mapping(header, "metrics").items()
         },
         "uniform": {
-            name: _numbers(values, name, layers)
+            name: _numbers(values, name, count)
             for name, values in _mapping(header, "uniform").items()
         },
         "descriptions": descriptions,

@@ -2,20 +2,21 @@
 
 Shapes: T queries, S keys, and any leading axes, such as layers, texts and heads.
 
-Every metric takes weights (..., T, S) and averages over the queries. The result has the shape (...)
-of the leading axes. Each row of weights sums to one over the visible keys. The queries are the last
-T of the S positions. The mask `visible`, which broadcasts to the shape of the weights, is True
-where the query sees the key. By default, a query sees its own token and all tokens before it. The
-weights on keys that a query does not see are ignored. A query that sees a single key always gives
-it the weight 1. Such queries are excluded from the mean, unless there are no others.
+Weights have shape (..., T, S). Each row of weights sums to one over the visible keys. The queries
+are the last T of the S positions. The mask `visible`, which broadcasts to the shape of the weights,
+is True where the query sees the key. By default, a query sees its own token and all tokens before
+it. The weights on keys that a query does not see are ignored.
 
-The weight on a set of keys is the sum of the weights on these keys, from 0 to 1.
-
-All metrics are differentiable. Their values and gradients are always finite.
+Most metrics have a value for each query. Such a function returns the values (..., T), and the mask
+(..., T) of the queries to average over. A query that sees a single key always gives it the weight
+1. Such queries are excluded from the mean, unless there are no others. The weight on a set of keys
+is the sum of the weights on these keys, from 0 to 1.
 
 Most heads of a trained model put the weight that they do not need on the first token, an attention
 sink (Xiao 2023): they rest there. So `head_metrics` measures what a head does in the other queries,
 without this token (see `beyond_first`).
+
+All metrics are differentiable. Their values and gradients are always finite.
 """
 
 import math
@@ -60,22 +61,10 @@ def counted_queries(visible: Tensor) -> Tensor:
     return several | (~several.any(dim=-1, keepdim=True) & visible.any(dim=-1))
 
 
-def judged_queries(visible: Tensor) -> Tensor:
-    """The number of queries that see more than one key, (...)."""
-    return (visible.sum(dim=-1) > 1).sum(dim=-1)
-
-
 def mean_over(values: Tensor, queries: Tensor) -> Tensor:
     """The mean of values (..., T) over the mask `queries` (..., T), or 0 if it has no query."""
     count = queries.sum(dim=-1).clamp(min=1)
     return torch.where(queries, values, 0.0).sum(dim=-1) / count
-
-
-def mass_where(weights: Tensor, where: Tensor, visible: Tensor | None) -> Tensor:
-    """Weight on the keys in the mask `where`, from 0 to 1."""
-    visible = visible_keys(weights, visible)
-    mass = torch.where(where & visible, weights, 0.0).sum(dim=-1)
-    return mean_over(mass, counted_queries(visible))
 
 
 def first_keys(visible: Tensor) -> Tensor:
@@ -85,27 +74,157 @@ def first_keys(visible: Tensor) -> Tensor:
     return visible & (visible & first_key & first_query).any(dim=-2, keepdim=True)
 
 
-def beyond_first(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The weights without the first token, and the mask of the keys that are left: a query that
-    rests sees none, and the weights of the others are divided by their sum."""
+def beyond_first(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """What a head does without the first token: the weights on the other keys, divided by their
+    sum, the mask of these keys, and the mask (..., T) of the queries that do not rest."""
     visible = visible_keys(weights, visible)
     weights, first = torch.where(visible, weights, 0.0), first_keys(visible)
+    others = visible & ~first
     rest = torch.where(first, weights, 0.0).sum(dim=-1, keepdim=True)
-    seen = visible & ~first & (rest <= RESTS)
-    return torch.where(seen, weights / (1 - rest).clamp(min=1e-9), 0.0), seen
+    left = torch.where(others, weights / (1 - rest).clamp(min=1e-9), 0.0)
+    return left, others, ~(rest[..., 0] > RESTS)  # NaN does not rest
 
 
-def offset_sums(weights: Tensor, visible: Tensor | None = None) -> Tensor:
+# --- a value for each query ---
+
+
+def mass_where(weights: Tensor, where: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight on the keys in the mask `where`, from 0 to 1."""
+    mass = torch.where(where & visible, weights, 0.0).sum(dim=-1)
+    return mass, counted_queries(visible)
+
+
+def first_mass(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weight on the first token of the text or document, from 0 to 1, of the queries that see it.
+    A high value means that this token is an attention sink (Xiao 2023)."""
+    visible = visible_keys(weights, visible)
+    where = first_keys(visible)
+    mass, queries = mass_where(weights, where, visible)
+    return mass, queries & where.any(dim=-1)
+
+
+def self_mass(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weight on the query's own token (the diagonal of the attention map), from 0 to 1."""
+    return mass_where(weights, offsets(weights) == 0, visible_keys(weights, visible))
+
+
+def previous_mass(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weight on the token just before the query, from 0 to 1, of the queries that see this token
+    (positional heads, Voita 2019)."""
+    visible = visible_keys(weights, visible)
+    where = visible & (offsets(weights) == -1)
+    mass, queries = mass_where(weights, where, visible)
+    return mass, queries & where.any(dim=-1)
+
+
+def local_mass(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weight on the query's own token and on tokens at most LOCAL_WIDTH away, from 0 to 1."""
+    near = offsets(weights).abs() <= LOCAL_WIDTH
+    return mass_where(weights, near, visible_keys(weights, visible))
+
+
+def mean_distance(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean distance of query and key in tokens, weighted by attention, 0 to S - 1 (Vig 2019)."""
+    visible = visible_keys(weights, visible)
+    return mass_where(weights * offsets(weights).abs(), visible, visible)
+
+
+def global_strength(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Measures how many of the other tokens get attention, from 0 (none) to 1 (all).
+
+    For a query that sees m keys, the value is the sum of min(weight, 1/m) over these keys except
+    the query's own token, divided by the maximum of this sum, (m - 1)/m. The value is 1 if every
+    other key gets a weight of at least 1/m. The value is 0 if the query's own token gets all the
+    weight, and 1 / (m - 1) if one other key gets all the weight.
+    """
+    visible = visible_keys(weights, visible)
+    keys = visible.sum(dim=-1, keepdim=True)  # m, (T, 1)
+    others = visible & (offsets(weights) != 0)
+    share = torch.where(others, torch.minimum(weights, 1 / keys), 0.0).sum(dim=-1)
+    most = others.sum(dim=-1) / keys[..., 0].clamp(min=1)
+    return share / most.clamp(min=1e-9), counted_queries(visible) & (most > 0)
+
+
+def largest_weight(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The largest weight of a query, from 1/S to 1."""
+    visible = visible_keys(weights, visible)
+    return torch.where(visible, weights, 0.0).amax(dim=-1), counted_queries(visible)
+
+
+def entropy(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Entropy of a query, -sum(w ln w), from 0 (a single key) to ln S nats (Shannon 1948)."""
+    visible = visible_keys(weights, visible)
+    weights = torch.where(visible, weights, 0.0)
+    tiny = torch.finfo(weights.dtype).tiny  # keeps the gradient of w ln w finite at 0
+    return -(weights * weights.clamp(min=tiny).log()).sum(dim=-1), counted_queries(visible)
+
+
+def entropy_share(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Entropy divided by its maximum, from 0 (one key gets all the weight) to 1 (uniform
+    attention). The maximum is the logarithm of the number of keys that the query sees."""
+    values, queries = entropy(weights, visible)
+    keys = visible_keys(weights, visible).sum(dim=-1)
+    return values / keys.clamp(min=2).log(), queries  # avoids log(1) = 0 for a single key
+
+
+def effective_keys(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The effective number of keys, exp(entropy), from 1 to S: uniform attention on this number of
+    keys has the same entropy (perplexity; Hill 1973)."""
+    values, queries = entropy(weights, visible)
+    return values.exp(), queries
+
+
+def unevenness(weights: Tensor, visible: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Total variation distance from uniform attention, from 0 (uniform) to 1. For a query that sees
+    m keys, it is the sum of |weight - 1/m| / 2 over these keys."""
+    visible = visible_keys(weights, visible)
+    deviation = torch.where(visible, (weights - uniform(weights, visible)).abs(), 0.0)
+    return deviation.sum(dim=-1) / 2, counted_queries(visible)
+
+
+OF_QUERIES: Mapping[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "self": self_mass,
+    "previous": previous_mass,
+    "local": local_mass,
+    "distance": mean_distance,
+    "global": global_strength,
+    "largest": largest_weight,
+    "entropy": entropy,
+    "entropy_share": entropy_share,
+    "effective_keys": effective_keys,
+    "unevenness": unevenness,
+}
+"""The metrics that have a value for each query, but `first`."""
+
+# --- a value for all queries: `active` is the mask (..., T) of the queries that do not rest ---
+
+
+def single_key_mass(weights: Tensor, visible: Tensor, active: Tensor) -> Tensor:
+    """Weight on the key that gets the most attention, from 0 to 1. A high value means that it is an
+    attention sink (Xiao 2023).
+
+    The weight on a key is averaged over the other queries that see this key. The result is the
+    largest of these means. Keys that fewer than half of the queries see are excluded. The result is
+    0 if no key remains.
+    """
+    others = visible & (offsets(weights) != 0)
+    readers = active[..., None, :].to(weights.dtype)  # (..., 1, T)
+    queries = (readers @ others.to(weights.dtype))[..., 0, :]  # that see each key, (..., S)
+    received = (readers @ torch.where(others, weights, 0.0))[..., 0, :] / queries.clamp(min=1)
+    every = (active & visible.any(dim=-1)).sum(dim=-1, keepdim=True)
+    return torch.where(2 * queries >= every, received, 0.0).amax(dim=-1)
+
+
+def offset_sums(weights: Tensor, visible: Tensor, active: Tensor) -> Tensor:
     """For each offset from 0 to S - 1, the weight on the key `offset` tokens before the query,
     summed over the queries that have it, and the number of these queries: (..., 2, S). Both are 0
     for offsets below FIXED_OFFSET."""
-    visible = visible_keys(weights, visible)
     queries, keys = weights.shape[-2:]
-    nothing = 0 * weights[..., 0, 0]
+    nothing = torch.zeros_like(active[..., 0], dtype=weights.dtype)
     sums = [torch.stack([nothing, nothing], dim=-1)] * min(FIXED_OFFSET, keys)
     for offset in range(FIXED_OFFSET, keys):
         diagonal = keys - queries - offset
-        seen = visible.diagonal(diagonal, dim1=-2, dim2=-1)
+        seen = visible.diagonal(diagonal, dim1=-2, dim2=-1) & active[..., max(-diagonal, 0) :]
         given = torch.where(seen, weights.diagonal(diagonal, dim1=-2, dim2=-1), 0.0).sum(dim=-1)
         sums.append(torch.stack([given, seen.sum(dim=-1) + nothing], dim=-1))
     return torch.stack(sums, dim=-1)
@@ -120,167 +239,34 @@ def best_offset(sums: Tensor, queries: Tensor) -> dict[str, Tensor]:
     return {"fixed_offset": mass, "offset": offset.to(mass)}
 
 
-def self_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the query's own token (the diagonal of the attention map), from 0 to 1."""
-    return mass_where(weights, offsets(weights) == 0, visible)
-
-
-def previous_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the token just before the query, from 0 to 1 (positional heads, Voita 2019). The
-    mean is over the queries that see this token."""
-    visible = visible_keys(weights, visible)
-    where = visible & (offsets(weights) == -1)
-    mass = torch.where(where, weights, 0.0).sum(dim=-1)
-    return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
-
-
-def local_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the query's own token and on tokens at most LOCAL_WIDTH away, from 0 to 1."""
-    return mass_where(weights, offsets(weights).abs() <= LOCAL_WIDTH, visible)
-
-
-def first_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the first token of the text or document, from 0 to 1, a mean over the queries that
-    see it. A high value means that this token is an attention sink (Xiao 2023)."""
-    visible = visible_keys(weights, visible)
-    where = first_keys(visible)
-    mass = torch.where(where, weights, 0.0).sum(dim=-1)
-    return mean_over(mass, counted_queries(visible) & where.any(dim=-1))
-
-
-def resting_share(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """The share of the queries that rest: their weight on the first token is above RESTS."""
-    visible = visible_keys(weights, visible)
-    mass = torch.where(first_keys(visible), weights, 0.0).sum(dim=-1)
-    return mean_over((mass > RESTS).to(weights) + 0 * mass, counted_queries(visible))
-
-
-def mean_distance(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Mean distance of query and key in tokens, weighted by attention, 0 to S - 1 (Vig 2019)."""
-    visible = visible_keys(weights, visible)
-    distance = torch.where(visible, weights * offsets(weights).abs(), 0.0).sum(dim=-1)
-    return mean_over(distance, counted_queries(visible))
-
-
-def global_strength(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Measures how many of the other tokens get attention, from 0 (none) to 1 (all).
-
-    For a query that sees m keys, the value is the sum of min(weight, 1/m) over these keys except
-    the query's own token, divided by the maximum of this sum, (m - 1)/m. The value is 1 if every
-    other key gets a weight of at least 1/m. The value is 0 if the query's own token gets all the
-    weight, and 1 / (m - 1) if one other key gets all the weight.
-    """
-    visible = visible_keys(weights, visible)
-    keys = visible.sum(dim=-1, keepdim=True)  # m, (T, 1)
-    others = visible & (offsets(weights) != 0)
-    share = torch.where(others, torch.minimum(weights, 1 / keys), 0.0).sum(dim=-1)
-    most = others.sum(dim=-1) / keys[..., 0]
-    return mean_over(share / most.clamp(min=1e-9), counted_queries(visible) & (most > 0))
-
-
-def single_key_mass(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Weight on the key that gets the most attention, from 0 to 1. A high value means that it is an
-    attention sink (Xiao 2023).
-
-    The weight on a key is averaged over the other queries that see this key. The result is the
-    largest of these means. So this metric is not a mean over all queries, unlike the other metrics.
-    Keys that fewer than half of the queries see are excluded. The result is 0 if no key remains.
-    """
-    visible = visible_keys(weights, visible)
-    others = visible & (offsets(weights) != 0)
-    queries = others.sum(dim=-2)  # number of queries that see each key, (..., S)
-    considered = 2 * queries >= visible.any(dim=-1).sum(dim=-1, keepdim=True)
-    received = torch.where(others, weights, 0.0).sum(dim=-2) / queries.clamp(min=1)
-    return torch.where(considered, received, 0.0).amax(dim=-1)
-
-
-def largest_weight(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """The largest weight of a query, averaged over the queries, from 1/S to 1."""
-    visible = visible_keys(weights, visible)
-    return mean_over(torch.where(visible, weights, 0.0).amax(dim=-1), counted_queries(visible))
-
-
-def entropy(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Entropy of a query, -sum(w ln w), from 0 (a single key) to ln S nats (Shannon 1948)."""
-    visible = visible_keys(weights, visible)
-    return mean_over(row_entropy(weights, visible), counted_queries(visible))
-
-
-def entropy_share(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Entropy divided by its maximum, from 0 (one key gets all the weight) to 1 (uniform
-    attention). The maximum is the logarithm of the number of keys that the query sees."""
-    visible = visible_keys(weights, visible)
-    maximum = visible.sum(dim=-1).clamp(min=2).log()  # avoids log(1) = 0 for a single key
-    return mean_over(row_entropy(weights, visible) / maximum, counted_queries(visible))
-
-
-def effective_keys(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """The effective number of keys, exp(entropy), from 1 to S: uniform attention on this number of
-    keys has the same entropy (perplexity; Hill 1973)."""
-    visible = visible_keys(weights, visible)
-    return mean_over(row_entropy(weights, visible).exp(), counted_queries(visible))
-
-
-def unevenness(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Total variation distance from uniform attention, from 0 (uniform) to 1. For a query that sees
-    m keys, it is the sum of |weight - 1/m| / 2 over these keys."""
-    visible = visible_keys(weights, visible)
-    deviation = torch.where(visible, (weights - uniform(weights, visible)).abs(), 0.0)
-    return mean_over(deviation.sum(dim=-1) / 2, counted_queries(visible))
-
-
-def row_entropy(weights: Tensor, visible: Tensor) -> Tensor:
-    """Entropy of the weights of each query in nats, (..., T)."""
-    weights = torch.where(visible, weights, 0.0)
-    tiny = torch.finfo(weights.dtype).tiny  # keeps the gradient of w ln w finite at 0
-    return -(weights * weights.clamp(min=tiny).log()).sum(dim=-1)
-
-
-OF_FIRST: Mapping[str, Callable[..., Tensor]] = {"first": first_mass, "resting": resting_share}
-"""The metrics of the first token."""
-BEYOND: Mapping[str, Callable[..., Tensor]] = {
-    "self": self_mass,
-    "previous": previous_mass,
-    "local": local_mass,
-    "single_key": single_key_mass,
-    "distance": mean_distance,
-    "global": global_strength,
-    "largest": largest_weight,
-    "entropy": entropy,
-    "entropy_share": entropy_share,
-    "effective_keys": effective_keys,
-    "unevenness": unevenness,
-}
-"""The metrics of what a head does beyond the first token."""
-
-
-def without_first(metric: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The metric of `beyond_first`."""
-    return lambda weights, visible=None: metric(*beyond_first(weights, visible))
-
-
-METRICS = {**OF_FIRST, **{name: without_first(metric) for name, metric in BEYOND.items()}}
+METRICS = ("first", *OF_QUERIES, "single_key", "queries")
 """The metrics that need nothing but the weights. `head_metrics` adds those of `best_offset`."""
 
 
 def head_metrics(weights: Tensor, visible: Tensor | None = None) -> dict[str, Tensor]:
     """All metrics of weights (..., T, S), by name. Each metric has the shape (...) of the leading
-    axes. `visible` replaces the causal mask. A metric in BEYOND is 0 if all queries rest."""
-    metrics = {name: metric(weights, visible) for name, metric in METRICS.items()}
-    left, seen = beyond_first(weights, visible)
-    return metrics | best_offset(offset_sums(left, seen), judged_queries(seen))
+    axes. `visible` replaces the causal mask. All but `first` are those of `beyond_first`, over the
+    queries that do not rest: `queries` is their number. They are 0 if all queries rest."""
+    left, others, active = beyond_first(weights, visible)
+    metrics = {"first": mean_over(*first_mass(weights, visible))}
+    for name, metric in OF_QUERIES.items():
+        values, queries = metric(left, others)
+        metrics[name] = mean_over(values, queries & active)
+    queries = (counted_queries(others) & active).sum(dim=-1)
+    metrics |= {"single_key": single_key_mass(left, others, active), "queries": queries.to(left)}
+    return metrics | best_offset(offset_sums(left, others, active), queries)
 
 
 def colour_ends(metric: str, tokens: int) -> tuple[float, float]:
     """The limits of the colour scale of a metric of texts of `tokens` tokens, the same in every
     picture. Most scales go from 0 to 1. That of `distance` ends at the value of a head that attends
-    only to the first token, that of `entropy` at its maximum, and that of `effective_keys` at the
+    only to the second token, that of `entropy` at its maximum, and that of `effective_keys` at the
     value of uniform attention."""
     last = {
-        "distance": tokens / 2,
+        "distance": max((tokens - 1) / 2, 1),
         "offset": float(max(tokens, 2)),
-        "entropy": math.log(max(tokens, 2)),
-        "effective_keys": max((tokens + 2) / 2, 2),
+        "entropy": math.log(max(tokens - 1, 2)),
+        "effective_keys": max((tokens + 1) / 2, 2),
     }
     first = {"effective_keys": 1.0, "copying": -1.0}
     return first.get(metric, 0.0), last.get(metric, 1.0)

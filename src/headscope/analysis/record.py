@@ -24,7 +24,7 @@ from headscope.config.parse import parse
 from headscope.nn import GPT, AdditiveAttention, MultiHeadAttention
 from headscope.nn.held import held_heads
 
-STORED = ("step", "diversity", "windows", "tokens", "source", "uniform", "unjudged", "descriptions")
+STORED = ("step", "diversity", "windows", "tokens", "source", "uniform", "descriptions")
 """The fields that a file has as they are."""
 Number = Annotated[float, -3.4e38, 3.4e38]
 Size = Annotated[int, 1, 2**24]
@@ -36,11 +36,10 @@ class HeadRecord:
     """What was measured of all heads of one model, and their names.
 
     - `metrics`: the metrics by name, each a tensor (L, H).
-    - `uniform`: the value of each metric of attention weights for uniform attention, per layer:
-      layers may have windows.
+    - `uniform`: the value of each metric of attention weights for uniform attention, layer by layer
+      and head by head: over the keys that the queries of this head see, of those that do not rest.
     - `diversity`: how much the heads differ (see `headscope.analysis.diversity`).
     - `windows`, `tokens`: the number and the length of the windows; `source`: their origin.
-    - `unjudged`: metrics that give no name, because too few queries see such a token.
     - `descriptions`: what the metrics of the user mean, by name.
     - `held`: whether each head is held; `untrained` (L, 1): see `untrained_unevenness`.
     - `digest`: a checksum of the weights; `step`: the training step, or None if it is unknown.
@@ -55,7 +54,6 @@ class HeadRecord:
     windows: Size
     tokens: Size
     source: str
-    unjudged: list[str]
     descriptions: dict[str, str]
     held: list[bool]
     untrained: Tensor
@@ -70,13 +68,12 @@ class HeadRecord:
     def _named(self) -> list[HeadType]:
         if not self.metrics:
             return [HeadType(NONE, 0.0, 0.0) for _ in self.held]
-        judged = {name: each for name, each in self.metrics.items() if name not in self.unjudged}
         types = head_types(
-            judged,
+            self.metrics,
             self.uniform,
             thresholds=self.thresholds,
             untrained=self.untrained,
-            queries=self.measured_tokens * (1 - judged["resting"]),
+            queries=self.metrics["queries"],
         )
         scores = self.metrics["unevenness"].flatten().tolist()
         few = self.measured_tokens < NAMED_QUERIES
@@ -98,8 +95,8 @@ class HeadRecord:
 
     @property
     def uniform_of_all(self) -> dict[str, float]:
-        """The values of `uniform` that are the same in all layers."""
-        return {name: each[0] for name, each in self.uniform.items() if len({*each}) == 1}
+        """The mean values of `uniform` over all heads."""
+        return {name: sum(each) / len(each) for name, each in self.uniform.items()}
 
     @property
     def measured_tokens(self) -> int:
@@ -107,11 +104,11 @@ class HeadRecord:
 
     @property
     def ends(self) -> dict[str, tuple[float, float]]:
-        """The limits of the colour scales. `direct_effect` has none, and a metric of the user has
-        the limits 0 and 1 if all its values are between them."""
+        """The limits of the colour scales. `queries` and `direct_effect` have none, and a metric of
+        the user has the limits 0 and 1 if all its values are between them."""
         own = {name: self.metrics[name] for name in self.metrics.keys() & self.descriptions}
         free = [name for name, values in own.items() if values.min() < 0 or values.max() > 1]
-        limited = [name for name in self.metrics if name not in ("direct_effect", *free)]
+        limited = [name for name in self.metrics if name not in ("queries", "direct_effect", *free)]
         return {name: colour_ends(name, self.tokens) for name in limited}
 
     def header(self, more_metrics: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
@@ -148,7 +145,7 @@ def of_model(model: GPT) -> dict[str, Any]:
 
 def unmeasured(model: GPT) -> HeadRecord:
     """A record without metrics and names."""
-    nothing: Any = {"metrics": {}, "uniform": {}, "unjudged": [], "descriptions": {}}
+    nothing: Any = {"metrics": {}, "uniform": {}, "descriptions": {}}
     nothing |= {"diversity": 0.0, "windows": 0, "tokens": 0}
     return HeadRecord(**nothing, source="nothing yet", **of_model(model))
 
@@ -173,8 +170,8 @@ def record_from(entry: Any, model: GPT, digest: str) -> HeadRecord | None:
     texts = [*chain(*named), *record.descriptions.values()]
     shown = max(map(len, named)) <= MAX_METRICS and all(len(text) <= MAX_TEXT for text in texts)
     finite = not any(values.isinf().any() for values in metrics.values())
-    layers = all(len(values) == shape[0] for values in record.uniform.values())
-    usable = shown and finite and layers and metrics.keys() >= METRICS.keys()
+    heads = all(len(values) == len(record.held) for values in record.uniform.values())
+    usable = shown and finite and heads and metrics.keys() >= {*METRICS}
     return record if usable else None
 
 

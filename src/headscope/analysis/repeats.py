@@ -12,7 +12,7 @@ difference: the weight on the target, minus the weight at the same position in t
 periods. Attention that depends only on positions, such as uniform attention, scores 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -160,16 +160,18 @@ class RepeatProbe:
         - `induction` and `duplicate` range from -1 to 1. Each is the mean weight from queries in
           the second copy to their targets, minus a baseline: the weight between the same positions
           in texts that repeat after another number of tokens. 1 means that a head gives all its
-          weight to the targets, and no weight to the same positions in other texts. Attention that
-          depends only on positions, such as uniform attention, has the value 0.
-        - `repeat_previous`, from 0 to 1: the weight on the token just before the query.
+          weight beyond the first token to the targets, and no weight to the same positions in other
+          texts. A query that rests counts as 0. Attention that depends only on positions, such as
+          uniform attention, has the value 0.
+        - `repeat_previous`, from 0 to 1: the metric `previous` of these texts.
         - `prefix_matching`, from 0 to 1: the mean weight on the targets of `induction`, without the
-          baseline, as in Olsson 2022.
+          baseline, as in Olsson 2022. The weight on the first token counts here.
         """
-        tokens, zero = self.texts.tokens.to(model.device), torch.zeros((), device=model.device)
+        tokens = self.texts.tokens.to(model.device)
         batches = torch.arange(len(tokens)).split(BATCH_SIZE)
-        sums = [self._sums(capture(model, tokens[batch]).attention, batch) for batch in batches]
-        return {name: sum((s[name] for s in sums), zero) / len(tokens) for name in REPEAT_METRICS}
+        return self._means(
+            [self._sums(capture(model, tokens[batch]).attention, batch) for batch in batches]
+        )
 
     def uniform(self, visible: Tensor | None) -> dict[str, Tensor]:
         """The metrics of uniform attention (L, 1) over the keys in the mask `visible` of its texts,
@@ -177,15 +179,28 @@ class RepeatProbe:
         length, every = self.texts.tokens.size(1), torch.arange(len(self.texts.tokens))
         even = uniform(torch.ones(length, length), visible)
         even = even.expand(-1 if even.dim() == 5 else 1, len(every), 1, -1, -1)
-        means = {name: total / len(every) for name, total in self._sums(even, every).items()}
+        means = self._means([self._sums(even, every)])
         return means | dict.fromkeys(("induction", "duplicate"), torch.zeros(1, 1))
 
+    def _means(self, sums: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        totals = {name: torch.stack([each[name] for each in sums]).sum(dim=0) for name in sums[0]}
+        queries, texts = totals.pop("queries").clamp(min=1), len(self.texts.tokens)
+        return {
+            name: total / (queries if name == "repeat_previous" else texts)
+            for name, total in totals.items()
+        }
+
     def _sums(self, weights: Tensor, batch: Tensor) -> dict[str, Tensor]:
-        """The metrics (L, H), summed over the texts `batch`, from their weights."""
-        left, seen = beyond_first(weights)
+        """The metrics (L, H), summed over the texts `batch`, from their weights, and the number of
+        queries of `repeat_previous`."""
+        left, others, active = beyond_first(weights)
+        left = left * active[..., None]
+        before, queries = previous_mass(left, others)
+        queries = (queries & active).expand_as(before)
         return {
             "induction": score(left, self.induction[batch]),
             "duplicate": score(left, self.duplicate[batch]),
-            "repeat_previous": previous_mass(left, seen).sum(dim=1),
+            "repeat_previous": torch.where(queries, before, 0.0).sum(dim=(1, -1)),
             "prefix_matching": score(weights, self.prefix[batch]),
+            "queries": queries.sum(dim=(1, -1)),
         }

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analysis.metrics import counted_queries, visible_keys
+from headscope.analysis.metrics import counted_queries
 from headscope.data.tokenizer import Tokenizer
 
 MAX_COUNTED_TOKENS = 2**20
@@ -93,15 +93,13 @@ def targets_in(tokens: Tensor, kinds: TokenKinds | None = None) -> dict[str, Ten
 
 
 def mass_on(
-    weights: Tensor, targets: Tensor, visible: Tensor | None = None
+    weights: Tensor, targets: Tensor, visible: Tensor, active: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns two tensors: the weight on `targets` (N, T, T), summed over all queries that see a
-    target, (L, H), and the number of these queries, (1,), (L, 1) or (L, H). The metric is the first
-    tensor divided by the second. `weights` has shape (L, N, H, T, T), the mask `visible` (T, T),
-    (L, N, 1, T, T) or that of the weights."""
-    visible = visible_keys(weights, visible)
+    """Returns two tensors (L, H): the weight on `targets` (N, T, T), summed over all queries that
+    see a target, and the number of these queries. The metric is the first tensor divided by the
+    second. `weights` are (L, N, H, T, T), the mask `visible` is (T, T) or (L, N, 1, T, T), and only
+    the queries in the mask `active` (L, N, H, T) count."""
     targets = targets[:, None] & visible  # (N, 1, T, T)
-    queries = targets.any(dim=-1) & counted_queries(visible)  # (N, 1, T)
-    counted = targets & queries[..., None]
-    mass = torch.where(counted, weights, 0.0).sum(dim=(-2, -1))  # (..., N, H)
-    return mass.sum(dim=-2), queries.sum(dim=(-3, -1))
+    queries = targets.any(dim=-1) & counted_queries(visible) & active  # (L, N, H, T)
+    mass = torch.where(targets, weights, 0.0).sum(dim=-1)
+    return torch.where(queries, mass, 0.0).sum(dim=(1, 3)), queries.sum(dim=(1, 3))

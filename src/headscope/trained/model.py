@@ -21,7 +21,7 @@ from headscope.analysis.ablation import By, ablated_heads, halved_heads, mean_ou
 from headscope.analysis.examples import example_rows, find_examples
 from headscope.analysis.head_outputs import Track, parse_head
 from headscope.analysis.head_statistics import visible_in
-from headscope.analysis.metrics import METRICS
+from headscope.analysis.metrics import METRICS, beyond_first, head_metrics
 from headscope.analysis.own_metrics import HeadMetric
 from headscope.analysis.path_patching import needs
 from headscope.analysis.reading import Reading
@@ -311,8 +311,9 @@ class TrainedModel:
             if metric is None:
                 return float(next_token_loss(self.model.unembed(x)[:, :-1], targets))
             if factors is not None and metric == "induction":
-                return float(score(weights[:, None], factors)) / len(tokens)
-            return float(METRICS[metric](weights, visible).mean())
+                left, _, active = beyond_first(weights)
+                return float(score((left * active[..., None])[:, None], factors)) / len(tokens)
+            return float(head_metrics(weights, visible)[metric].mean())
 
         other = None if corrupted is None else self._batch(corrupted)
         if other is not None and other.shape != tokens.shape:

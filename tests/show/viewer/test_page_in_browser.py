@@ -225,7 +225,7 @@ def test_each_head_is_compared_with_the_head_of_the_same_role_in_another_run(ope
     """The assignment is Python's, for random heads, whose nearest heads are often the same."""
     random = np.random.default_rng(0)
     first, second = (causal(random.random(WEIGHTS.shape) ** power + 1e-9) for power in (2, 3))
-    tokens, even = len(LABELS), uniform_metrics(len(LABELS), layers=2)
+    tokens, even = len(LABELS), uniform_metrics(len(LABELS), LAYERS * HEADS)
     ends = {name: colour_ends(name, tokens) for name in even}
     described = [
         SimpleNamespace(metrics=head_metrics(torch.from_numpy(each)), uniform=even, ends=ends)

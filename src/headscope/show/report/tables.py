@@ -175,11 +175,7 @@ def with_uniform(heads: HeadsAtStep) -> DataFrame:
     """The same with the number of tokens that were measured, and a column `uniform_<name>` per
     metric: its value for uniform attention."""
     record = heads.record
-    heads_per_layer = len(record.heads) // len(record.untrained)
-    uniform = {
-        f"uniform_{name}": np.repeat(of_layers, heads_per_layer)
-        for name, of_layers in record.uniform.items()
-    }
+    uniform = {f"uniform_{name}": of_heads for name, of_heads in record.uniform.items()}
     return head_table(heads).assign(measured_tokens=record.measured_tokens, **uniform)
 
 

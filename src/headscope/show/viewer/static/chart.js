@@ -37,13 +37,12 @@ const valuesOf = ({ history, metric }, head) => history.steps.map((step) => own(
 
 /** The axis of the metric, and the lines of the heads that have no label. */
 export function drawOtherLines(context, model, area) {
-  const { history, metric, theme } = model;
+  const { history, metric, opened, theme } = model;
   const [low, high] = rangeOf(model);
   const y = heightIn(area, [low, high]);
   drawAxis(context, theme, area, y, [low, (low + high) / 2, high], (value) => String(Number(value.toPrecision(3))));
-  for (const uniform of new Set(own(history.steps.at(-1).uniform, metric))) { // one, unless layers have windows
-    if (uniform >= low && uniform <= high) drawAcross(context, area, y(uniform), theme.quiet, [1, 5]);
-  }
+  const even = own(history.steps.at(-1).uniform, metric)?.[opened];
+  if (even >= low && even <= high) drawAcross(context, area, y(even), theme.quiet, [1, 5]);
   const heads = headsOf(history);
   if (heads.length <= FEW) return;
   context.globalAlpha = 0.35;

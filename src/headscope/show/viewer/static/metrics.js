@@ -9,11 +9,8 @@ import { METRICS as TEXTS } from "./texts.js";
 
 const TELLING = 3; // metrics that are always shown
 
-/** The value of a metric for uniform attention, in the layer of a head. */
-const evenOf = ({ uniform, names }, metric, head) => {
-  const layers = own(uniform, metric);
-  return layers?.[Math.floor((head * layers.length) / names.length)];
-};
+/** The value of a metric of a head for uniform attention. */
+const evenOf = ({ uniform }, metric, head) => own(uniform, metric)?.[head];
 
 /** The metrics that say most about a head: that of its name, and those of other names with the largest
     excess over uniform attention, as a share of the largest possible one. */
