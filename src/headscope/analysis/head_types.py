@@ -65,7 +65,8 @@ class Thresholds:
 
     Two thresholds are compared with a metric itself instead of its excess. A head is named `global`
     only if its metric `global` is at least `spread`. A head whose metric `unevenness` is below
-    `even` attends nearly uniformly: only a metric in SOME_QUERIES can give it a name.
+    `even` attends nearly uniformly: only `first` and the metrics in SOME_QUERIES can give it a
+    name.
 
     The defaults of `frequent` and `rare` are about 1/3. With this excess, the frequent (or the
     rare) half of the text gets 2/3 of the weight. With uniform attention, it gets 1/2.

@@ -19,7 +19,7 @@ from headscope.terminal import note, printable
 from headscope.trained.ablations import AblationResult
 
 NO_NAME = "without a name"
-RESTS = 0.4
+SHOWN_FIRST = 0.4
 """How much a head rests on the first token is printed from this mean weight on."""
 
 
@@ -43,9 +43,12 @@ def print_report(
     else:
         rests = record.metrics["first"].flatten().tolist()
         for name, head_type, first in zip(record.heads, record.types, rests, strict=True):
-            offset = f", {head_type.label}" if head_type.offset else ""
-            offset += f", rests {first:.0%}" if first >= RESTS and head_type.name != FIRST else ""
-            print(f"{name}  {NO_NAME if head_type.name == NONE else head_type.name}{offset}")
+            words = [NO_NAME if head_type.name == NONE else head_type.name]
+            if head_type.offset:
+                words.append(head_type.label)
+            if first >= SHOWN_FIRST and head_type.name not in (FIRST, NONE):
+                words.append(f"rests {first:.0%}")
+            print(f"{name}  {', '.join(words)}")
     if ablation and "loss_change" in ablation.metrics:
         print_ablation(ablation)
     if ablation and "gradient_importance" in ablation.metrics:

@@ -8,14 +8,17 @@ import { BAR as TEXTS, COMMON } from "./texts.js";
 /** `others` offers more to compare with, {options, chosen, choose}: `options` changes the groups, `chosen`
     names the chosen one, and `choose` may act on it, and returns whether it did. */
 export function createBar(parent, actions, others) {
+  let options = {}; // to compare with, those that were shown last
   const bar = make(parent, "div", { class: "bar", role: "group", "aria-label": TEXTS.group });
 
   /** Shows what to choose from. Without a `history`, only the runs and texts, which need no data of a run. */
   function show(runs, state, history) {
     const chosen = runs.find(({ name }) => name === state.run) ?? runs[0];
     const texts = chosen?.texts ?? [];
-    const groups = history ? comparisons(history, runs, state) : {};
-    const options = history && others ? others.options(groups) : groups;
+    if (history) {
+      const groups = comparisons(history, runs, state);
+      options = others?.options(groups) ?? groups;
+    }
     draw(bar, html`
       <${Select} label=${TEXTS.run} groups=${{ "": runs.map(({ name }) => [name, name || "."]) }} value=${chosen?.name}
         hidden=${runs.length < 2} choose=${actions.changeRun} />
@@ -24,7 +27,7 @@ export function createBar(parent, actions, others) {
       <fieldset class="views" aria-label=${TEXTS.view} hidden=${!history}><${Radios} name="view" options=${TEXTS.views}
         value=${state.view} choose=${(view) => actions.change({ view })} /></fieldset>
       <${Select} label=${TEXTS.compare} groups=${options} value=${others?.chosen(state.compare) ?? state.compare}
-        hidden=${Object.values(options).flat().length < 2}
+        hidden=${!history || Object.values(options).flat().length < 2}
         choose=${(compare) => others?.choose(compare) || actions.change({ compare })} />`);
   }
 

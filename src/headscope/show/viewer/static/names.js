@@ -25,7 +25,7 @@ const STYLES = {
 };
 
 export const NO_NAME = "-";
-const RESTS = 0.4;
+const SHOWN_FIRST = 0.4;
 
 /** The name of a head without its number: a head named "8 back" is a fixed-offset head. */
 const kindOf = (name) => (/^\d+ back$/.test(name) ? "fixed-offset" : name);
@@ -57,7 +57,7 @@ export const nameOf = ({ names, uncertain, held }, head) =>
 /** "rests 74 %": the weight of a head on the first token, if that is much and its name does not say it. */
 export function restsText({ names, metrics }, head) {
   const first = own(metrics, "first")?.[head];
-  return first >= RESTS && !["first-token", NO_NAME].includes(names[head]) ? HEADS.rests(Math.round(100 * first)) : "";
+  return first >= SHOWN_FIRST && !["first-token", NO_NAME].includes(names[head]) ? HEADS.rests(Math.round(100 * first)) : "";
 }
 
 /** "L0H1 previous-token 0.90, rests 40 %" */
