@@ -222,9 +222,10 @@ def test_a_few_tokens_give_no_names(run):
 DAMAGED = {
     "metric": lambda entry: entry["metrics"].update(self=[[1e308] * 4] * 2),
     "name": lambda entry: entry["metrics"].update({"\ud800": [[0.1] * 4] * 2}),
-    "name of uniform": lambda entry: entry["uniform"].update({"\ud800": [0.1] * 2}),
+    "name of uniform": lambda entry: entry["uniform"].update({"\ud800": entry["uniform"]["self"]}),
     "no metric": lambda entry: entry["metrics"].pop("self"),
-    "uniform": lambda entry: entry["uniform"].update(self=[1e308] * 2),
+    "uniform": lambda entry: entry["uniform"]["self"].__setitem__(0, 1e308),
+    "length of uniform": lambda entry: entry["uniform"]["self"].append(0.1),
     "descriptions": lambda entry: entry.update(descriptions={"self": "\ud800"}),
     "many": lambda entry: entry.update(descriptions={str(number): "" for number in range(101)}),
     "source": lambda entry: entry.update(source="\ud800"),
@@ -253,11 +254,11 @@ def test_a_metric_may_have_every_number_of_float32(run, tmp_path):
     entries, loaded = records.entries_in(folder), headscope.load(run)
     layers, heads = loaded.model.attentions, loaded.model.attentions[0].heads
     entries[loaded.digest]["metrics"]["mine"] = [[3e38] * heads] * len(layers)
-    entries[loaded.digest]["uniform"]["mine"] = [3e38] * len(layers)
+    entries[loaded.digest]["uniform"]["mine"] = [3e38] * len(layers) * heads
     records.write_entries(folder, entries)
     record = records.record_in(folder, loaded.digest, loaded.model)
     assert record is not None
-    assert record.uniform["mine"] == [3e38] * len(layers)
+    assert record.uniform["mine"] == [3e38] * len(layers) * heads
 
 
 def test_a_checkpoint_without_a_record_is_measured_as_those_of_its_run(run, tmp_path, monkeypatch):

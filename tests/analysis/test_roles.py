@@ -85,6 +85,7 @@ def test_each_metric_counts_as_a_share_of_its_colour_scale_for_texts_of_any_leng
         ends = {name: colour_ends(name, tokens) for name in measured.uniform}
         values = {name: low + share * (high - low) for name, (low, high) in ends.items()}
         metrics = {name: torch.full((2, 3), value) for name, value in values.items()}
+        metrics["queries"] = measured.metrics["queries"]
         return replace(measured, metrics=metrics, tokens=tokens)
 
     for share, tokens in product((0.0, 0.25, 1.5), (16, 50)):

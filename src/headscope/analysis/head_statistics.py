@@ -91,6 +91,7 @@ def measure_heads(
         similarity = similarity + similarity_sum(weights, visible)
     repeats = repeats or repeat_probe(model, kinds, TEXTS)
     metrics, even_metrics = means(sums), means(uniform_sums)
+    del even_metrics["queries"]
     for name in targets:
         few = sums[name][1] < MIN_QUERIES
         metrics[name] = metrics[name].masked_fill(few, math.nan)

@@ -6,6 +6,7 @@ import csv
 import json
 from itertools import chain, pairwise, product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import headscope
 from headscope.analysis import ablation, pictures
 from headscope.analysis.circuits import compositions
 from headscope.analysis.diversity import cosine_similarity, jensen_shannon
-from headscope.analysis.metrics import METRICS, head_metrics
+from headscope.analysis.metrics import OF_QUERIES, beyond_first, first_mass, head_metrics
 from headscope.data.encode import validation_text
 from headscope.data.tokenizer import bpe
 from headscope.data.windows import spread_windows
@@ -117,8 +118,12 @@ def test_tables_are_what_the_functions_of_a_loaded_model_say(analyze, run):
     assert [row["type"] for row in about["heads"]] == [row["type"] for row in heads]
     text = validation_text(loaded.corpus(), loaded.tokenizer).tokens
     windows = capture(loaded.model, spread_windows(text, length=8, windows=18)).attention
-    for name in METRICS:  # of the record, which is of the validation split
-        close(heads, name, METRICS[name](windows, None).mean(dim=1))
+    left, others, active = beyond_first(windows)  # of the record, which is of the validation split
+    for name, metric in OF_QUERIES.items():
+        values, queries = metric(left, others)
+        queries = (queries & active).float()
+        close(heads, name, (queries * values).sum((1, 3)) / queries.sum((1, 3)))
+    close(heads, "first", first_mass(windows)[0][..., 1:].mean((1, 3)))
     check_pairs(report, heads, reading.attention.flatten(0, 1), about)
     check_largest_weights(report, reading)
     check_predictions(report, reading)
@@ -269,11 +274,13 @@ def test_every_metric_has_its_uniform_value_and_the_text_that_it_was_measured_on
         text = "the weights of the model" if name in ("copying", "composition") else text
         assert row["measured_on"] == text
         if row["uniform"]:
-            assert {one[f"uniform_{name}"] for one in heads} == {row["uniform"]}
+            of_heads = [float(one[f"uniform_{name}"]) for one in heads]
+            assert float(row["uniform"]) == pytest.approx(mean(of_heads))
         else:
-            assert name.startswith((*ablated, "other_induction", "uniqueness", *written))
+            assert name.startswith((*ablated, "other_induction", "uniqueness", "queries", *written))
     even = head_metrics(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
-    for name, value in even.items():
+    for name in even.keys() - {"queries"}:
+        value = even[name]
         assert float(columns[name]["uniform"]) == pytest.approx(value.item(), abs=1e-6)
 
 

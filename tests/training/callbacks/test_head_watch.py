@@ -135,7 +135,7 @@ def watch(run_bytes: int = 10**9) -> AttentionLog:
 
 
 def record(model: GPT, step: int) -> HeadRecord:
-    text = np.arange(8 * TOKENS) % TOKENIZER.vocab_size
+    text = np.arange(16 * TOKENS) % TOKENIZER.vocab_size
     return head_recorder(model, TOKENIZER, text)(model, step=step)
 
 
