@@ -12,6 +12,7 @@ from running import ROOT
 from test_chinese import MAKERS, TEXT
 
 from headscope.analysis.head_statistics import measure_heads
+from headscope.analysis.metrics import head_metrics
 from headscope.analysis.tokens import classify_vocabulary, targets_in
 from headscope.config.parts import Part
 from headscope.data.windows import spread_windows
@@ -187,6 +188,25 @@ def test_a_metric_is_the_mean_over_all_queries_that_do_not_rest():
     assert metrics["self"].item() == pytest.approx((judged % 4 == 0).float().mean().item())
     assert metrics["largest"].item() == pytest.approx(1)
     assert metrics["queries"].item() == len(judged)
+
+
+def test_a_head_that_mostly_rests_is_judged_by_what_is_left():
+    """At early queries, which see only near keys, it is no local head. One copy of a token is too
+    few for a name. NaN does not rest."""
+
+    def head(tokens):
+        early = back(tokens)[:, :1] < 12
+        found = PATTERNS["same-token"](tokens)
+        late = torch.where(found.any(-1, keepdim=True), found, PATTERNS["first-token"](tokens))
+        return torch.where(early, PATTERNS["global"](tokens), late)
+
+    windows = torch.arange(16 * 64).view(16, 64)
+    windows[3, 40] = windows[3, 30]
+    record = measure_heads(planted([head], vocab_size=16 * 64, block_size=64), windows)
+    assert [head.label for head in record.types] == ["global"]
+    assert record.metrics["queries"].item() == 16 * 10 + 1
+    assert record.metrics["same_token"].isnan()
+    assert head_metrics(torch.full((8, 8), torch.nan))["self"].isnan()
 
 
 @pytest.mark.parametrize(("vocab_size", "length"), [(5, 16), (8, 64)])
