@@ -36,6 +36,7 @@ export function createElsewhere(parent, store, find) {
 
   function list({ problem, measured, examples = [] }) {
     body.replaceChildren();
+    fold.scrollTop = 0;
     make(body, "p", { class: "quiet" }, problem ?? TEXTS.measured(measured));
     for (const [kind, [title, about]] of Object.entries(TEXTS.kinds)) {
       const ofKind = examples.filter((example) => example.kind === kind);

@@ -225,7 +225,7 @@ export const ELSEWHERE = {
   title: (head) => `What ${head} does elsewhere`,
   measured: (texts) => `Found in ${texts}. The framed token looks at the coloured one; a stronger colour is a larger weight.`,
   kinds: {
-    weight: ["Strongest by weight", "The largest attention weights of this head, in different windows."],
+    weight: ["Strongest by weight", "The largest attention weights of this head, besides those on the first token, in different windows."],
     moved: ["Strongest by what it moves", "The number is the size (norm) of what moves along this edge: the weight "
       + "times the head's value of the key, after the output projection. A large weight on a small value moves little."],
     decile: ["One of each tenth of the queries", "All queries, sorted by the weight on their strongest key, are cut into "
