@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -89,14 +88,18 @@ class Why:
     def unit(self) -> str:
         return "share" if self.query is None else "score"
 
-    def rows(self) -> Rows:
-        """The rows of `table` as plain data."""
-        both = product(self.parts, repeat=2)
-        rows = [(*parts, n) for parts, n in zip(both, self.pairs.flatten().tolist(), strict=True)]
+    def rows(self, count: int | None = None) -> Rows:
+        """The first `count` rows of `table` as plain data, by default all."""
+        values, size = self.pairs.flatten(), len(self.parts)
         if self.position_bias:
-            rows.append((POSITION_BIAS, POSITION_BIAS, self.position_bias))
-        rows.sort(key=lambda row: -abs(row[2]))
-        return [{"query_part": row[0], "key_part": row[1], self.unit: row[2]} for row in rows]
+            values = torch.cat([values, values.new_tensor([self.position_bias])])
+        order = values.abs().argsort(descending=True, stable=True)[:count]
+        rows = []
+        for at, value in zip(order.tolist(), values[order].tolist(), strict=True):
+            is_pair, pair = at < size**2, divmod(at, size)
+            query, key = (self.parts[part] if is_pair else POSITION_BIAS for part in pair)
+            rows.append({"query_part": query, "key_part": key, self.unit: value})
+        return rows
 
 
 @dataclass(frozen=True)
@@ -319,7 +322,6 @@ def explanation(reading: Activations, head: str, query: int, key: int | None) ->
     except UserError as error:
         return shown | {"problem": str(error)}
     sums = found.why(head, query, key)
-    pairs = sums.rows()
     position, shared = type(reading.model.position), number * attention.kv_heads // attention.heads
     if position.rotate is not Position.rotate or position.bias is not Position.bias:
         x = block.attention_norm(residual)
@@ -335,7 +337,7 @@ def explanation(reading: Activations, head: str, query: int, key: int | None) ->
         "k": found.k.sum(dim=0)[key].tolist(),
         "scale": found.scale,
         "position_bias": float(found.bias[query, key]),
-        "pairs": [list(row.values()) for row in pairs[:LISTED]],
+        "pairs": [list(row.values()) for row in sums.rows(LISTED)],
         "total": sums.total,
         "by_query": [list(row.values()) for row in sums.sums("query")],
         "by_key": [list(row.values()) for row in sums.sums("key")],

@@ -143,7 +143,7 @@ def measure_step(
     rows["deciders"] = of_page.deciders(token=expected).to_dict("records")
     reads = {why.head: why for why in why_of_all(of_page)}
     for head, why in reads.items():
-        rows["reads"] += [{"head": head, **row} for row in why.rows()[:READ]]
+        rows["reads"] += [{"head": head, **row} for row in why.rows(READ)]
     return ReportStep(heads, snapshot, reading.loss(shown), reads, rows)
 
 
