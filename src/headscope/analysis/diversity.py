@@ -7,6 +7,7 @@ query sees a key, by default at its own and all earlier positions. Other weights
 """
 
 import math
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -60,3 +61,10 @@ def diversity(similarity: Tensor) -> Tensor:
     """The diversity of the heads, from 0 (all heads are equal) to 1: 1 minus the mean similarity of
     all pairs. `similarity` has shape (..., N, N), the result (...)."""
     return uniqueness(similarity).mean(dim=-1)
+
+
+def pairs_by_similarity(similarity: Tensor) -> list[tuple[int, int, float]]:
+    """All pairs of heads with their values in `similarity` (N, N), the most similar pair first."""
+    pairs = combinations(range(len(similarity)), 2)
+    values = [(first, second, float(similarity[first, second])) for first, second in pairs]
+    return sorted(values, key=lambda pair: -pair[2])
