@@ -1,6 +1,7 @@
 """What attention.html shows and answers: texts, the cursor, clicks, the pointer, the URL, keys and
 comparisons and predictions. Opened from disk in a browser."""
 
+import math
 import re
 import zlib
 from dataclasses import replace
@@ -366,12 +367,14 @@ def test_every_metric_has_its_uniform_value_and_an_explanation(page):
     rows = page.all(".metrics-card tbody tr")
     assert [row.is_displayed() for row in rows].count(True) == 3
     page.script("document.querySelector('.metrics-card summary').click()")
-    uniform = history["steps"][-1]["uniform"].items()
-    for row, (name, uniform_value) in zip(rows, uniform, strict=True):
-        *words, value, even = row.text.split()
-        assert words == name.split("_")
-        assert float(value) == pytest.approx(metrics[name][0], rel=0.01, abs=0.001)
-        assert float(even) == pytest.approx(uniform_value[0], rel=0.01, abs=0.001)
+    uniform = history["steps"][-1]["uniform"]
+    for row, (name, values) in zip(rows, metrics.items(), strict=True):
+        cells = [each.text for each in row.find_elements("css selector", "th, td:not(.compared)")]
+        value, even = (float(cell or "nan") for cell in cells[1:])
+        assert cells[0] == name.replace("_", " ")
+        assert value == pytest.approx(values[0], rel=0.01, abs=0.001)
+        of_uniform = uniform.get(name, [math.nan])[0]  # `queries` has none
+        assert even == pytest.approx(of_uniform, rel=0.01, abs=0.001, nan_ok=True)
         term = row.find_element("css selector", "[data-tip]")
         assert "A high value means" in term.get_attribute("aria-description")
         page.script("arguments[0].focus()", term)
