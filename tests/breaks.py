@@ -76,8 +76,8 @@ analysis/metrics.py
 > analysis/test_planted_heads.py::test_a_metric_is_the_mean_over_all_queries_that_do_not_rest
 analysis/head_statistics.py
 # the baseline counts queries at which the head rests
-- found = sums_of(rest, others, active, targets)
-+ found = sums_of(rest, others, active | (totals is uniform_sums), targets)
+- found |= sums_of(rest, others, active, targets)
++ found |= sums_of(rest, others, active | (totals is uniform_sums), targets)
 > analysis/test_planted_heads.py::test_a_head_that_mostly_rests_is_judged_by_what_is_left
 training/run.py
 # a diverged run is continued with the same learning rate

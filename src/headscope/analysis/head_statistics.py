@@ -79,10 +79,10 @@ def measure_heads(
             (sums, weights, left),
             (uniform_sums, even, uniform(ones, others)),
         ):
-            found = sums_of(rest, others, active, targets)
             first, queries = first_mass(maps, visible)
             queries = queries.expand_as(first)
-            found["first"] = (queries * first).sum(dim=(1, -1)), queries.sum(dim=(1, -1))
+            found = {"first": ((queries * first).sum(dim=(1, -1)), queries.sum(dim=(1, -1)))}
+            found |= sums_of(rest, others, active, targets)
             for name, total in own_sums(own, maps.expand_as(weights), batch).items():
                 found[name] = total, torch.tensor(len(batch))
             for name, (total, count) in found.items():
