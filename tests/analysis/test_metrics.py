@@ -90,7 +90,7 @@ def plain_loop(weights, *, causal):
         offset: mean(given)
         for offset in range(3, tokens)
         if (given := [row[t - offset] for t, row in left.items() if t - offset in row])
-        and 4 * len(given) >= len(counted)
+        and 4 * len(given) > len(counted)
     }
     offset = max(back, key=lambda each: back[each], default=0)
     offset = offset if any(back.values()) else 0  # of zeros, the first

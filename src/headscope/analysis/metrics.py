@@ -232,9 +232,9 @@ def offset_sums(weights: Tensor, visible: Tensor, active: Tensor) -> Tensor:
 
 def best_offset(sums: Tensor, queries: Tensor) -> dict[str, Tensor]:
     """The metric `fixed_offset`, and its `offset`, from `offset_sums` of texts with this number of
-    queries, (...). Offsets that fewer than a quarter of the queries have are left out."""
+    queries, (...). Offsets that a quarter of the queries have, or fewer, are left out."""
     given, count = sums.unbind(dim=-2)
-    mass = torch.where(4 * count >= queries[..., None], given / count.clamp(min=1e-9), 0.0)
+    mass = torch.where(4 * count > queries[..., None], given / count.clamp(min=1e-9), 0.0)
     mass, offset = mass.max(dim=-1)
     return {"fixed_offset": mass, "offset": offset.to(mass)}
 

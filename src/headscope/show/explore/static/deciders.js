@@ -152,7 +152,7 @@ function Found({ parts, by, label, share, opened, open }) {
       label: TEXTS.effectOf(row.part, by, label, falls(row), ...shares(row)),
     }));
     return html`<div><h4><span data-tip=${ofKind === isHead ? undefined : GLOSSARY.words["feed-forward"]}>${title}</span></h4>
-      <div class="rows">${rows.length ? html`<${Rows} rows=${rows} />` : html`<p class="quiet">${TEXTS.noChange}</p>`}</div></div>`;
+      ${rows.length ? html`<div class="rows"><${Rows} rows=${rows} /></div>` : html`<p class="quiet">${TEXTS.noChange}</p>`}</div>`;
   };
   return html`<p class="effect">${share < 1 && TEXTS.soFar}${head && say(named, by, ...shares(head))}</p>
     <div class="blocks">${list(TEXTS.headList, isHead)}${list(TEXTS.networkList, (row) => !isHead(row))}</div>
