@@ -63,7 +63,7 @@ def measure_heads(
     own = own_metrics(own)
     length = windows.size(1)
     ones = torch.ones(length, length, device=model.device)
-    sums: dict[str, tuple[Any, Any]] = {}  # of a metric, and of what it is divided by
+    sums: dict[str, tuple[Any, Any]] = {}  # of the values of a metric, and their number
     uniform_sums: dict[str, tuple[Any, Any]] = {}
     similarity, effects = torch.zeros(()), torch.zeros(())
     for batch in track(in_batches(model, windows)):
@@ -121,9 +121,10 @@ def measure_heads(
 def sums_of(
     weights: Tensor, visible: Tensor, active: Tensor, targets: Mapping[str, Tensor]
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Two sums (L, H) for each metric of attention beyond the first token, over the queries of all
-    windows that do not rest: those of its values and of what they are divided by. `active`
-    (L, N, H, T) are these queries. The `weights` are those of `beyond_first`, or uniform ones."""
+    """For each metric of attention beyond the first token, the sum of its values, (L, H), and their
+    number. The mean is the sum divided by the number. Only the queries in the mask `active`
+    (L, N, H, T) count: those that do not rest. `weights` are those of `beyond_first`, or uniform
+    ones."""
     sums = {}
     for name, metric in OF_QUERIES.items():
         values, queries = metric(weights, visible)
