@@ -32,19 +32,16 @@ def jensen_shannon(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     divergence in bits, averaged over the queries (Lin 1991; Endres 2003)."""
     visible = visible_keys(weights, visible)
     maps = torch.where(visible, weights, 0.0)
-    rows = []
-    for head in maps.split(1, dim=-3):  # (..., 1, T, S)
-        middle = (head + maps) / 2
-        divergence = (_divergence(head, middle) + _divergence(maps, middle)) / 2
-        rows.append(divergence.clamp(min=0).sqrt())  # (..., N, T)
-    return mean_over(torch.stack(rows, dim=-3), counted_queries(visible))
-
-
-def _divergence(first: Tensor, second: Tensor) -> Tensor:
-    """Kullback-Leibler divergence in bits (Kullback 1951). Where `second` is 0, `first` must be."""
-    tiny = torch.finfo(first.dtype).tiny
-    ratio = first.clamp(min=tiny) / second.clamp(min=tiny)
-    return (first * ratio.log()).sum(dim=-1) / math.log(2)
+    terms, counted = torch.special.entr(maps), counted_queries(visible)  # terms of the entropies
+    heads = maps.size(-3)
+    distances = maps.new_zeros(*maps.shape[:-3], heads, heads)
+    for head in range(heads):
+        # The entropy of the mean minus the mean of the entropies.
+        middle = torch.special.entr((maps[..., head, None, :, :] + maps[..., head:, :, :]) / 2)
+        means = (terms[..., head, None, :, :] + terms[..., head:, :, :]) / 2
+        divergence = (middle - means).sum(dim=-1) / math.log(2)  # (..., N - head, T)
+        distances[..., head, head:] = mean_over(divergence.clamp(min=0).sqrt(), counted)
+    return distances + distances.triu(1).mT
 
 
 def uniqueness(similarity: Tensor) -> Tensor:

@@ -37,6 +37,8 @@ Texts = Sequence[str]
 FEW = 12
 """Maps of up to this many tokens have wide cells, with numbers in them and horizontal labels. The
 maps of four heads then have the shape of a slide."""
+MOST_NUMBERS = 2000
+"""Tables of heads with more cells than this together have no numbers in their cells."""
 WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 
@@ -192,12 +194,14 @@ def draw_tables(
     colours: Sequence[str] = (),
 ) -> tuple[Sheet, list[AxesImage]]:
     """Draw heatmaps that are at least `width` points wide, with a number in each of their `cells`
-    (L, H). Each has its name and its colour scale."""
-    height, images = 60.0, []
+    (L, H) unless they have more than MOST_NUMBERS cells together. Each has its name and its colour
+    scale."""
     texts = [numbers(values, form) for values in cells.values()]
+    with_numbers = sum(written.size for written in texts) <= MOST_NUMBERS
+    images, height, row = [], 60.0, 26 if with_numbers else 12
     for written in texts:
-        cell = max(38, 0.65 * SMALL * max(map(len, written.flat)) + 10)
-        width, height = max(width, cell * written.shape[1]), max(height, 26 * written.shape[0])
+        cell = max(38, 0.65 * SMALL * max(map(len, written.flat)) + 10) if with_numbers else 12
+        width, height = max(width, cell * written.shape[1]), max(height, row * written.shape[0])
     columns = columns or max(1, round(math.sqrt(len(cells) * (height + 70) / (width + 90) * 1.5)))
     sheet = Sheet(len(cells), columns, width, height, title)
     for number, (name, written) in enumerate(zip(cells, texts, strict=True)):
@@ -205,7 +209,8 @@ def draw_tables(
         panel.set(xticks=heads, yticks=layers, xlabel="head", ylabel="layer")
         cmap = colours[number] if colours else ""
         image = sheet.heatmap(panel, name, cells[name], scales[number], cmap)
-        sheet.write(image, written)
+        if with_numbers:
+            sheet.write(image, written)
         images.append(image)
     return sheet, images
 
