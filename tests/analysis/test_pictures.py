@@ -69,12 +69,14 @@ def test_every_head_is_drawn_as_given_and_has_numbers_if_tokens_are_few(tokens, 
         assert written == pytest.approx(expected, abs=0.0051)
 
 
-def test_a_cell_has_the_number_of_its_head_however_large():
+def test_a_cell_has_the_number_of_its_head_however_large_but_not_if_there_are_thousands():
     values = torch.tensor([[0.5, -0.0001], [1e12, math.nan]])
     figure = heatmaps_of({"number": values}, title="numbers")
     assert_images(figure, [values])
     written = [text.get_text() for text in images(figure)[0].texts]
     assert written == ["5.0e-01", "-1.0e-04", "1.0e+12", "-"]
+    many = {f"metric {number}": values_of(30, 9) for number in range(8)}
+    assert not any(panel.texts for panel in images(heatmaps_of(many, title="metrics")))
 
 
 def test_every_metric_has_its_own_scale_and_all_changes_share_one():

@@ -46,6 +46,9 @@ export function keptQuestion(session) {
   return question && wanted.kept === question ? question : null;
 }
 
+/** Waits until what has changed on the page is painted. */
+const painted = () => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); });
+
 /** All parts of a model, those without which the token is least likely first. Shows what is known so far. */
 async function partsOf({ main, by, model }, signal, show) {
   const { request, answer: { position, target } } = main;
@@ -63,6 +66,8 @@ async function partsOf({ main, by, model }, signal, show) {
 export async function decidersOf(session, signal, show) {
   const { page: { by }, reading: { value: { main } } } = session;
   const value = { by, model: main.about.name, label: main.answer.target.label };
+  await painted(); // the reading is seen first
+  signal.throwIfAborted();
   const parts = await partsOf({ main, ...value }, signal, (found, share) => show({ ...value, parts: found, share }));
   return { ...value, parts, share: 1 };
 }
