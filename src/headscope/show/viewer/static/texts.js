@@ -193,7 +193,8 @@ export const WHY = {
   parts: "Where the score comes from",
   mostly: (ofQuery, ofKey, value, query, key) => (ofKey === "position bias" ? [`Mostly, it is the ${ofKey}`] : [
     `Mostly, ${WHY.written(ofQuery)} at “`, query,
-    `” ${value < 0 ? "does not fit" : "fits"} ${WHY.written(ofKey)} at “`, key, "”"]),
+    `” ${WHY.fits(["n-grams", "positions"].includes(ofQuery), value)} ${WHY.written(ofKey)} at “`, key, "”"]),
+  fits: (plural, value) => (value < 0 ? `${plural ? "do" : "does"} not fit` : plural ? "fit" : "fits"),
   written: (part) => (/^L\d/.test(part) ? `what ${part} wrote` : `the ${part}`),
   back: (distance) => (distance ? `${distance} back` : "at the query"),
   at: (token) => ["at “", token, "”"],
