@@ -170,6 +170,16 @@ def test_similarities_are_the_cosine_of_maps_and_the_mean_distance_in_bits(token
         expected = mean(map(bits_apart, one, other))
         assert distance[i, j].item() == pytest.approx(expected, abs=1e-6)
     assert cosine_similarity(weights.float() / 3, visible).max() <= 1  # also after rounding
+    of_each = torch.ones_like(weights).bool().tril(0 if causal else tokens)
+    torch.testing.assert_close(jensen_shannon(weights, of_each), distance)
+
+
+def test_a_head_that_sees_one_key_is_compared_where_the_other_head_has_a_choice():
+    maps = torch.stack([torch.eye(4), some_weights(4, causal=True)[0].float()])
+    visible = torch.stack([torch.eye(4).bool(), torch.ones(4, 4).bool().tril()])
+    expected = mean(bits_apart(one, other) for one, other in zip(*maps[:, 1:], strict=True))
+    of_pairs = torch.tensor([[0, expected], [expected, 0]])
+    torch.testing.assert_close(jensen_shannon(maps, visible), of_pairs)
 
 
 # --- metrics that depend on the tokens ---

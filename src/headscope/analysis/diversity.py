@@ -32,7 +32,8 @@ def jensen_shannon(weights: Tensor, visible: Tensor | None = None) -> Tensor:
     divergence in bits, averaged over the queries (Lin 1991; Endres 2003)."""
     visible = visible_keys(weights, visible)
     maps = torch.where(visible, weights, 0.0)
-    terms, counted = torch.special.entr(maps), counted_queries(visible)  # terms of the entropies
+    terms = torch.special.entr(maps)  # of the entropies
+    counted = counted_queries(visible).expand(maps.shape[:-1])
     heads = maps.size(-3)
     distances = maps.new_zeros(*maps.shape[:-3], heads, heads)
     for head in range(heads):
@@ -40,7 +41,8 @@ def jensen_shannon(weights: Tensor, visible: Tensor | None = None) -> Tensor:
         middle = torch.special.entr((maps[..., head, None, :, :] + maps[..., head:, :, :]) / 2)
         means = (terms[..., head, None, :, :] + terms[..., head:, :, :]) / 2
         divergence = (middle - means).sum(dim=-1) / math.log(2)  # (..., N - head, T)
-        distances[..., head, head:] = mean_over(divergence.clamp(min=0).sqrt(), counted)
+        queries = counted[..., head, None, :] | counted[..., head:, :]  # either head has a choice
+        distances[..., head, head:] = mean_over(divergence.clamp(min=0).sqrt(), queries)
     return distances + distances.triu(1).mT
 
 
