@@ -74,6 +74,11 @@ analysis/metrics.py
 - ~(rest[..., 0] > RESTS)
 + ~(rest[..., 0] > 2)
 > analysis/test_planted_heads.py::test_a_metric_is_the_mean_over_all_queries_that_do_not_rest
+analysis/diversity.py
+# heads are compared only where both see several keys
+- counted[..., head, None, :] | counted[..., head:, :]
++ counted[..., head, None, :] & counted[..., head:, :]
+> analysis/test_metrics.py::test_a_head_that_sees_one_key_is_compared_where_the_other_head_has_a_choice
 analysis/head_statistics.py
 # the baseline counts queries at which the head rests
 - found |= sums_of(rest, others, active, targets)
