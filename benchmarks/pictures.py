@@ -5,6 +5,7 @@
     python -m benchmarks.pictures explore RUN      # the page of explore.py, for a default run
     python -m benchmarks.pictures walk RUN         # a walk of docs/explore.md, by the run's name
     python -m benchmarks.pictures real smollm2     # the questions of docs/real_models.md
+    python -m benchmarks.pictures steps RUN        # its imported steps
 
 The pictures of a default run need its report: python scripts/analyze.py checkpoint=RUN.
 """
@@ -141,6 +142,13 @@ def real(run: Path) -> None:
             browser.save_screenshot(str(DOCS / name))
 
 
+def steps(run: Path) -> None:
+    """The tab at the step where L1H0 has become a previous-token head."""
+    with tensorboard(run) as address, chromium(*SIZE) as browser:
+        open_tab(browser, address, metric="previous", step=200, head="L1H0")
+        browser.save_screenshot(str(DOCS / "real_steps.png"))
+
+
 def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: int = 350) -> None:
     """Write screenshots as an animated GIF with one palette."""
     images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
@@ -153,7 +161,7 @@ def write_gif(frames: list[bytes], file: Path, width: int = 860, milliseconds: i
 
 if __name__ == "__main__":
     kinds = {"default": default, "induction": induction, "explore": explore_page, "walk": walk}
-    kinds |= {"real": real}
+    kinds |= {"real": real, "steps": steps}
     if len(sys.argv) != 3 or sys.argv[1] not in kinds:
         sys.exit(f"usage: python -m benchmarks.pictures {'|'.join(kinds)} RUN")
     kinds[sys.argv[1]](Path(sys.argv[2]))

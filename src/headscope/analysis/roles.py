@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from headscope.analysis.head_outputs import Track
 from headscope.analysis.record import HeadRecord
 from headscope.analysis.rows import DataFrame
 
@@ -40,23 +41,27 @@ def best_assignment(costs: Tensor) -> dict[int, int]:
     return {pair["row"]: pair["column"] for pair in pairs}
 
 
-def align_heads(runs: Mapping[str, HeadRecord]) -> DataFrame:
-    """The table that `headscope.align` returns, from the record of each run."""
+def align_heads(runs: Mapping[str, HeadRecord], track: Track = iter) -> DataFrame:
+    """The table that `headscope.align` returns, from the record of each run. `track` gets the names
+    of the runs that are assigned one after another."""
     from pandas import DataFrame, concat  # slow
 
     between = {run: [differences(of, other) for other in runs.values()] for run, of in runs.items()}
     nearest = {run: sum(each.amin(dim=1).mean() for each in of) for run, of in between.items()}
     reference = min(runs, key=lambda run: (-len(runs[run].types), nearest[run]))
+    others = [run for run in runs if run != reference]
+    apart_from = dict(zip(runs, between[reference], strict=True))
     rows = []
-    for (run, of), apart in zip(runs.items(), between[reference], strict=True):
+    for run in (reference, *track(others)):
+        of, apart = runs[run], apart_from[run]
         values = {name: metric.flatten().tolist() for name, metric in of.metrics.items()}
         itself = {head: head for head in range(len(apart))}
         roles = itself if run == reference else best_assignment(apart)
         for role, head in roles.items():
             row = {"role": role, "run": run, "head": of.heads[head], "name": of.types[head].name}
             if run != reference:
-                others = apart[role].index_fill(0, torch.tensor(head), torch.inf)
-                found = (apart[role, head], others.min(), apart[role].mean())
+                rest = apart[role].index_fill(0, torch.tensor(head), torch.inf)
+                found = (apart[role, head], rest.min(), apart[role].mean())
                 row |= dict(zip(DIFFERENCES, map(float, found), strict=True))
             rows.append(row | {name: of_heads[head] for name, of_heads in values.items()})
     heads = DataFrame(rows)
@@ -66,5 +71,6 @@ def align_heads(runs: Mapping[str, HeadRecord]) -> DataFrame:
     table = concat([texts, numbers], axis="columns")
     table.columns = table.columns.map(" ".join)
     table.insert(0, "same name", (by_role["name"].nunique() == 1) & (by_role.size() == len(runs)))
-    table.attrs["runs"] = [reference, *(run for run in runs if run != reference)]
+    table.attrs["runs"] = [reference, *others]
+    table.attrs["steps"] = [runs[run].step for run in table.attrs["runs"]]
     return table.set_axis(runs[reference].heads).rename_axis("role")

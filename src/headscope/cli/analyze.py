@@ -1,10 +1,9 @@
 """The command analyze: writes a report on the attention heads of a checkpoint."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +12,7 @@ from headscope.analysis.headers import TAB
 from headscope.config.parse import Positive, Texts
 from headscope.config.parts import Part, build_part
 from headscope.errors import UserError
-from headscope.terminal import note, printable, read_standard_input
+from headscope.terminal import note, printable, read_standard_input, step_name
 
 if TYPE_CHECKING:
     from headscope.show.report.tables import ReportInput
@@ -131,12 +130,19 @@ def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None
     from headscope.show.report.roles import align, write_roles
     from headscope.trained.checkpoint import find
 
-    table = align(runs, device=device)
+    def noted(names: Iterable[str]) -> Iterator[str]:
+        for number, name in enumerate(names, 1):
+            note(f"Assigning the heads of {name}, {number} of {len(runs) - 1}")
+            yield name
+
+    table = align(runs, device=device, track=noted)
     folder = report_folder(output_dir, find(runs[0]), "roles")
     rows = write_roles(table, folder)
-    print_table(rows, {title: (title, "") for title in rows[0]})
+    print_table(rows, {title: (title, "") for title in rows[0]}, wide=100)
     print(f"{table['same name'].sum()} of {len(table)} roles have the same name in all runs")
-    print(f"heads of: {printable(', '.join(table.attrs['runs']))} (the first is the reference)")
+    steps = map(step_name, table.attrs["steps"])
+    of = ", ".join(f"{run} ({step})" for run, step in zip(table.attrs["runs"], steps, strict=True))
+    print(f"heads of: {printable(of)}; the first is the reference")
     note(f"Written: {folder}/roles.csv. Each run is measured on a text of its own")
 
 
@@ -159,38 +165,36 @@ def report_folder(output_dir: str | None, path: Path, name: str) -> Path:
 
 def select(
     checkpoint: str | None, checkpoints: Sequence[str] | None, device: str
-) -> tuple["TrainedModel", list["TrainedModel"]]:
-    """Loads the checkpoint of a report, and those of the same run at other steps, by step: those of
-    `checkpoints`, by default the kept steps of the run. Raises UserError if one cannot be loaded,
-    or is not from the same run, or if two are from one step."""
+) -> tuple["TrainedModel", dict[int, Path]]:
+    """Loads the checkpoint of a report. Also returns the files of the same run at other steps, by
+    step: those of `checkpoints`, by default the kept steps of the run. Each is loaded, one after
+    another. Raises UserError if one cannot be loaded, or is not from the same run, or if two are
+    from one step."""
     from headscope.conversion.load import load
-    from headscope.trained.checkpoint import steps_of
+    from headscope.trained.checkpoint import read, steps_of
 
-    history = [load(file, device=device) for file in checkpoint_files(checkpoints or ())]
-    history.sort(key=lambda stored: stored.step)
-    newest = history[-1] if history and checkpoint is None else None
-    loaded = newest or load(checkpoint, device=device)
-    for file in steps_of(loaded.path).values() if checkpoints is None else ():
-        try:
-            history.append(load(file, device=device))
-        except UserError as error:  # damaged, or put there by the user
-            note(f"{error}; this step is left out")
-    # best.safetensors may be one of the kept steps.
-    history = [loaded if one.digest == loaded.digest else one for one in history]
+    files = sorted(checkpoint_files(checkpoints or ()), key=lambda file: read(file).step)
+    newest = files[-1] if files and checkpoint is None else None
+    loaded = load(newest or checkpoint, device=device)
+    history: dict[int, Path] = {}
     fixed = ("model", "data", "seed", "init_from")  # in all checkpoints of a run
-    for one in [*history]:
-        same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in fixed)
-        if same and one.tokenizer.state() == loaded.tokenizer.state():
+    for file in files if checkpoints is not None else steps_of(loaded.path).values():
+        try:
+            one = load(file, device=device)
+            same = all(getattr(one.config, key) == getattr(loaded.config, key) for key in fixed)
+            if not same or one.tokenizer.state() != loaded.tokenizer.state():
+                both = f"{file} and {loaded.path} are not from one run"
+                raise UserError(f"{both}: checkpoints= and checkpoint= need files of one")
+        except UserError as error:  # damaged, or put there by the user
+            if checkpoints is not None:
+                raise
+            note(f"{error}; this step is left out")
             continue
-        problem = f"{one.path} and {loaded.path} are not from one run"
-        if checkpoints is not None:
-            raise UserError(f"checkpoints= and checkpoint=: {problem}: choose those of one")
-        note(f"{problem}: the first is left out")
-        history.remove(one)
-    for one, other in pairwise(history):
-        if one.step == other.step:
+        if one.step in history:
             problem = f"two files are from step {one.step:,}"
-            raise UserError(f"checkpoints=: {problem}; leave out {one.path} or {other.path}")
+            raise UserError(f"checkpoints=: {problem}; leave out {history[one.step]} or {file}")
+        history[one.step] = file
+        del one  # before the next one is loaded
     return loaded, history
 
 

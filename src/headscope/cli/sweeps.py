@@ -281,9 +281,14 @@ def report_unfinished(runs: Sequence[SweepRun]) -> bool:
     return not missing
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> None:
+def print_table(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, tuple[str, str]],
+    wide: int | None = None,
+) -> None:
     """Prints an empty line, and a table with one line for each row. Missing values are -. `columns`
-    has, for each title of a column, the key in the rows, and the format of its numbers."""
+    has, for each title of a column, the key in the rows, and the format of its numbers. The table
+    has at most `wide` characters in a line, by default as many as the terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -296,5 +301,5 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[s
         texts = [format(row[key], form) if key in row else "-" for key, form in columns.values()]
         style = "bold" if row.get("state") == "best" else None
         result.add_row(*(Text(printable(text)) for text in texts), style=style)
-    wide = max(Console().width, 100)  # so that lines in a file or a pipe are not broken
+    wide = wide or max(Console().width, 100)  # so that lines in a file or a pipe are not broken
     Console(width=wide).print("", result, sep="\n")

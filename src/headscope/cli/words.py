@@ -114,7 +114,9 @@ TEXTS = (
 """The keys whose values are texts, which may contain any characters. Some of them are paths."""
 
 LISTS_OF_PATHS = ("parts", "checkpoints", "runs")
-LISTS_OF_TEXTS = (*LISTS_OF_PATHS, "stop", "patch.answers", "compare.choices", "allowed_hosts")
+LISTS_OF_TEXTS = (
+    *(*LISTS_OF_PATHS, "revisions", "stop", "patch.answers", "compare.choices", "allowed_hosts"),
+)
 MAY_BE_EMPTY = ("prompt", "callbacks.samples.prompt", "callbacks.attention.text", "stop", "text")
 
 

@@ -10,8 +10,7 @@ from headscope.conversion.imported import write_checkpoint, write_weights
 from headscope.conversion.load import load_foreign
 from headscope.conversion.nanogpt import export_nanogpt, read_nanogpt
 from headscope.data.encode import validation_text
-from headscope.data.own_files import TextFiles
-from headscope.errors import UserError
+from headscope.data.own_files import TextFiles, errors_of_text
 from headscope.terminal import command
 from headscope.trained import TrainedModel
 from headscope.trained.checkpoint import read
@@ -54,10 +53,8 @@ def import_model(
         foreign = load_foreign(source, block_size=block_size)
         loaded = foreign or load_folder(folder_of(source), block_size=block_size)
     loaded = loaded.typed(begin=begin)
-    try:
+    with errors_of_text(text):
         of_text = validation_text(TextFiles(path=str(text)), loaded.tokenizer) if text else None
-    except UserError as error:
-        raise UserError(f"text={text}: {error}") from error
     write_checkpoint(output, loaded)
     model, folder = loaded.model, output / "checkpoints"
     if of_text is not None:

@@ -79,24 +79,28 @@ def folder_of(source: str) -> Path:
         raise UserError(f"{problem} downloaded from the hub {reason}: {advice}") from error
 
 
-def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
+def load_folder(
+    folder: Path, *, block_size: int | None = None, keep_proof: bool = True
+) -> TrainedModel:
     """The model in a Hugging Face folder, on the CPU, in evaluation mode and float32.
 
     `block_size` is a shorter context length than that of the model. By default it is the same, but
     at most `LONGEST` if the position encoding has no table. What is proven of these files is kept
-    in the cache folder, so the next time transformers is not needed.
+    in the cache folder, so the next time transformers is not needed, unless `keep_proof` is false.
 
     Raises UserError if transformers is missing or cannot open the folder, or if headscope does not
     compute the same function as the model.
     """
     raw = read_config(folder)
     theirs = class_of(raw, folder)
-    kept = proof_file(folder, block_size)
+    used = sorted({file for pattern in HUB_FILES for file in folder.glob(pattern)})
+    kept = proof_file(used, block_size)
     try:
         proven = read_json(kept)
         if not isinstance(proven, dict) or proven.keys() != {"model", "tokenizer"}:
             proven = prove(folder, theirs, raw, block_size)
-            keep(kept, proven)
+            if keep_proof:
+                keep(kept, proven)
         model = parse_part(proven["model"], "model", composed=False)
         tokenizer = tokenizer_from_state(proven["tokenizer"])
         gpt = empty_model(model, tokenizer.vocab_size)
@@ -106,12 +110,11 @@ def load_folder(folder: Path, *, block_size: int | None = None) -> TrainedModel:
         raise UserError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
 
 
-def proof_file(folder: Path, block_size: int | None) -> Path:
-    """The file in the cache folder that exists if this model was proven: with these files and this
-    context, with this code, and this version of torch."""
-    used = sorted({file for pattern in HUB_FILES for file in folder.glob(pattern)})
-    used += sorted(Path(__file__).parents[1].rglob("*.py"))
-    files = [(file.name, checksum_of(file)) for file in used]
+def proof_file(used: list[Path], block_size: int | None) -> Path:
+    """The file in the cache folder that exists if a model was proven: with the files `used` of its
+    folder and this context, with this code, and this version of torch."""
+    code = sorted(Path(__file__).parents[1].rglob("*.py"))
+    files = [(file.name, checksum_of(file)) for file in (*used, *code)]
     about = json_text([files, torch.__version__, block_size]).encode()
     return cache_folder("proofs", f"{hashlib.sha256(about).hexdigest()[:32]}.json")
 
@@ -141,7 +144,10 @@ def prove(
         model = our_config(theirs, config, block_size)
         tokenizer = read_tokenizer(folder, rows=config.vocab_size)
         gpt = empty_model(model, tokenizer.vocab_size)
-        prove_architecture(folder, theirs, config, model)
+        of_config = proof_file([folder / "config.json"], block_size)
+        if read_json(of_config) != raw:  # other weights with these settings were not proven
+            prove_architecture(folder, theirs, config, model)
+            keep(of_config, raw)
         prove_weights(folder, theirs, config, gpt)
     except Unfit as error:
         problem = f"headscope cannot express this {theirs.name}: {error}"

@@ -27,7 +27,8 @@ def write_checkpoint(output: Path, loaded: TrainedModel) -> None:
         store="none",
         precision=loaded.precision,
     )
-    write_weights(output, loaded.model.state_dict(), data | {"step": loaded.step})
+    data |= {"step": loaded.step, "texts": loaded.texts}
+    write_weights(output, loaded.model.state_dict(), data)
 
 
 def write_weights(output: Path, weights: Mapping[str, Tensor], data: dict[str, Any]) -> None:

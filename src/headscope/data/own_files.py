@@ -14,7 +14,7 @@ import os
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -112,6 +112,15 @@ def chat_text(turns: list[Any]) -> str | None:
         return "\n\n".join(turn["role"] + ":\n" + turn["content"] for turn in turns)
     except (KeyError, TypeError):
         return None
+
+
+@contextmanager
+def errors_of_text(path: Path | str | None) -> Iterator[None]:
+    """In the `with` block, errors about the file or folder `path` name the key `text`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"text={path}: {error}") from error
 
 
 class TextFiles(Corpus):

@@ -28,14 +28,20 @@ def snapshot_summary(tag: str, parts: Sequence[bytes]) -> Summary:
     return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
 
 
-def event_file(snapshots: Mapping[int, Sequence[bytes]]) -> bytes:
-    """The content of an event file with the parts of a snapshot for each step."""
+def event_file(
+    snapshots: Mapping[int, Sequence[bytes]], losses: Mapping[int, float] | None = None
+) -> bytes:
+    """The content of an event file with the parts of a snapshot, and the validation loss in nats
+    per token, for each step."""
     now = time.time()
     events = [Event(wall_time=now, file_version="brain.Event:2")]  # TensorBoard expects this first
     events += [
         Event(wall_time=now, step=step, summary=snapshot_summary(SNAPSHOTS, parts))
         for step, parts in snapshots.items()
     ]
+    for step, loss in (losses or {}).items():
+        scalar = Summary(value=[Summary.Value(tag="val/loss", simple_value=loss)])
+        events.append(Event(wall_time=now, step=step, summary=scalar))
     content = io.BytesIO()
     records = RecordWriter(content)
     for event in events:

@@ -28,7 +28,7 @@ from headscope.show.reading_page import page_of, shown_tokens
 from headscope.show.report import tables
 from headscope.show.report.patch_texts import PatchedTexts
 from headscope.show.report.tables import MANY, HeadsAtStep, ReportInput, deciding_heads
-from headscope.trained import TrainedModel
+from headscope.trained import TrainedModel, load
 from headscope.trained.ablations import AblationResult
 from headscope.trained.records import VALIDATION
 
@@ -50,7 +50,7 @@ def write_report(
     thresholds: Thresholds | None = None,
     ablation: Callable[..., AblationResult] | None = None,
     patching: PatchedTexts | None = None,
-    history: Sequence[TrainedModel] = (),
+    history: Mapping[int, Path] | None = None,
     measuring: Mapping[str, Any] | None = None,
     event_file: Callable[[Mapping[int, Sequence[bytes]]], bytes] | None = None,
     track: Track = iter,
@@ -60,7 +60,7 @@ def write_report(
     - `thresholds` give other names than those of the record of the heads.
     - `ablation` measures the effect of removing each head of a model.
     - `patching`: the effect of exchanging each head between two texts.
-    - `history`: the checkpoints of other training steps, whose metrics are drawn over the steps.
+    - `history`: the checkpoints of other steps, by step. Their metrics are drawn over the steps.
     - `measuring`: how heads are measured, if not as always (see `TrainedModel.record`).
     - `event_file` encodes the blobs of a snapshot for each step, for TensorBoard's tab Attention.
 
@@ -72,19 +72,21 @@ def write_report(
     files_of(folder)  # fails before the long measurements
     loaded = report.loaded
     reading = loaded.read(report.tokens)
-    models = {model.step: model for model in (*history, loaded)}
-    shown = shown_tokens(reading, len(models))
+    files = {**(history or {}), loaded.step: loaded.path}
+    shown = shown_tokens(reading, len(files))
     expected = reading.targets(shown)[shown - 1]
     steps: dict[Any, ReportStep] = {}
-    for step, model in track(sorted(models.items())):
+    for step, file in track(sorted(files.items())):
+        model = loaded if step == loaded.step else load(file, device=loaded.model.device)
         own = reading if model is loaded else model.read(report.tokens)
         record = own.record(**(measuring or {}))
         record = replace(record, thresholds=thresholds) if thresholds else record
         removed = ablation(model.model) if ablation else None
         heads = HeadsAtStep(record, head_similarity(model.model, report.windows), removed)
         steps[step] = measure_step(report, model, own, heads, shown, expected)
+        del model, own  # before the next one is loaded
     at_end = steps[loaded.step]
-    over_steps = {step: steps[step].heads for step in sorted(each.step for each in history)}
+    over_steps = {step: steps[step].heads for step in sorted(history or ())}
     content = tables.summary(report, at_end.heads, patching)
     written = tables.tables_of(reading, at_end.heads, shown)
     written["heads.csv"] = tables.with_uniform(at_end.heads)

@@ -14,6 +14,8 @@ from headscope.terminal import command, note
 from headscope.trained.checkpoint.file import SUFFIX, Stored, how_to_convert, read
 
 KEPT = re.compile(rf"step_(\d{{6,}}){re.escape(SUFFIX)}", re.ASCII)
+IMPORT = "import.json"
+"""In a folder to which steps are imported: which ones, and from where."""
 Check = Callable[[Stored], Any]
 Say = Callable[[str], Any]
 
@@ -121,6 +123,8 @@ def without_checkpoint(folder: Path) -> str:
     """Why the run folder `folder` has no checkpoint, for a message."""
     if not folder.is_dir():
         return "is a file: give its run folder" if folder.exists() else "does not exist"
+    if (folder / IMPORT).is_file():
+        return "is an unfinished import of steps: repeat the command that began it"
     return f"has no checkpoints/best{SUFFIX}: it is not a run, or it has not saved a checkpoint yet"
 
 
