@@ -116,12 +116,10 @@ class StepImport:
                     if problem := self.import_step(folder, name):
                         problems[name] = problem
                         note(f"{name}: {problem}")
-                except UserError as error:
-                    if checkpoint.steps_of(self.folder):
-                        raise
-                    shutil.rmtree(self.output)
-                    advice = f"if this is only so for {name}, list the others in revisions=[...]"
-                    raise UserError(f"{error}; {advice}") from error
+                except UserError:
+                    if not checkpoint.steps_of(self.folder):
+                        shutil.rmtree(self.output)
+                    raise
         *_, last = checkpoint.steps_of(self.folder).values()
         with new_file(self.folder / f"best{SUFFIX}", size=last.stat().st_size) as best:
             shutil.copyfile(last, best)
@@ -162,7 +160,8 @@ class StepImport:
             loaded = load_folder(folder, block_size=self.block_size, keep_proof=False)
         except UserError as error:
             if not kept:
-                raise
+                advice = f"if this is only so for {name}, list the others in revisions=[...]"
+                raise UserError(f"{error}; {advice}") from error
             return str(error).removeprefix(f"{folder}: ")
         loaded = loaded.typed(begin=self.begin)
         of_model = json_text([loaded.config.model, loaded.tokenizer.state()]).encode()
