@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -80,14 +81,8 @@ class StepImport:
         Raises UserError if there are no such steps, if the hub or the disk fails, if the first one
         cannot be read, or if `output` is something else.
         """
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.output.with_name(f".{self.output.name}{LOCK}"), timeout=0)
-        try:
-            with lock:
-                problems = self.import_all()
-                Path(lock.lock_file).unlink(missing_ok=True)
-        except Timeout:
-            raise UserError(f"output={self.output}: another process imports to it") from None
+        with locked(self.output):
+            problems = self.import_all()
         kept = [*checkpoint.steps_of(self.folder)]
         return [
             f"Imported: {len(kept)} of {len(self.plan['steps'])} steps, "
@@ -213,6 +208,22 @@ class StepImport:
         sizes: Any = {"layers": len(model.attentions), "heads": model.attentions[0].heads}
         sizes |= {"tokens": len(tokens), "vocabulary": tokenizer.vocabulary_labels()}
         return tokens[: tokens_within(SNAPSHOT_BYTES, **sizes)]
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """In the `with` block, no other import writes to `output`. Raises UserError if one does."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(output.with_name(f".{output.name}{LOCK}"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"output={output}: another process imports to it: wait for it") from None
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def in_shortest_types(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
