@@ -53,7 +53,8 @@ def test_revisions_are_spread_over_a_logarithmic_scale_or_listed():
         ("log:0",): ["log:0"],
         ("main",): ["main", "no number"],
         ("step1", "step-1"): ["step1 and step-1"],
-        (): ["no revisions"],
+        (): ["revisions= chooses none"],
+        ("all",): ["step1 and step-1"],
     }.items():
         with pytest.raises(UserError) as caught:
             chosen_steps([*names, "step-1"], revisions, "x")
@@ -76,6 +77,14 @@ def steps(script: Script) -> Path:
     return folder.parent
 
 
+def test_a_branch_without_the_word_step_is_none_and_this_is_said(capsys):
+    names = ["main", "step0", "step512", "release-2024"]
+    assert chosen_steps(names, ["log:2"], "x") == {"step512": 512, "step0": 0}
+    assert "release-2024" in capsys.readouterr().err
+    with pytest.raises(UserError, match="step512 and checkpoint-512"):
+        chosen_steps([*names, "checkpoint-512"], None, "x")
+
+
 def assert_imported(run: str) -> None:
     """What the run has at each step is what the folder of this step has alone."""
     loaded = headscope.load(run)
@@ -94,6 +103,7 @@ def assert_imported(run: str) -> None:
         record = alone.record(text, source="my.txt")
         assert kept.known_record().stored() == record.stored() | {"step": step}
         of_step = history[(history.step == step) & (history.metric == "previous")].value
+        assert history.seed.isna().all()
         assert of_step.to_list() == record.metrics["previous"].flatten().tolist()
         assert headers[step]["names"] == [head_type.label for head_type in record.types]
         assert "".join(headers[step]["labels"]).replace("·", " ") == TEXT[:32]
@@ -135,7 +145,7 @@ def test_a_first_step_that_cannot_be_imported_leaves_nothing(steps, script):
     assert headscope.load("new").steps == [1, 2000]
     Path("new/checkpoints/best.safetensors").unlink()  # as if it had been killed
     Path("new/checkpoints/step_000001.safetensors").unlink()
-    script("explore", "checkpoint=new").refused("unfinished", "repeat the command")
+    script("explore", "checkpoint=new").refused("not finished", "repeat its command")
     Path("my.txt").write_text("b")
     script(*words).refused("text=my.txt", "has changed")
     Path("my.txt").write_text("a")

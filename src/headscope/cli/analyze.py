@@ -143,7 +143,7 @@ def align_runs(runs: Sequence[str], output_dir: str | None, device: str) -> None
     steps = map(step_name, table.attrs["steps"])
     of = ", ".join(f"{run} ({step})" for run, step in zip(table.attrs["runs"], steps, strict=True))
     print(f"heads of: {printable(of)}; the first is the reference")
-    note(f"Written: {folder}/roles.csv. Each run is measured on a text of its own")
+    note(f"Written: {folder}/roles.csv. Runs on different texts may also differ by their texts")
 
 
 def report_folder(output_dir: str | None, path: Path, name: str) -> Path:

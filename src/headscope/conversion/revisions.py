@@ -11,6 +11,7 @@ from typing import Any
 
 from headscope.conversion.folder import HUB_FILES, weight_files
 from headscope.errors import UserError, library_errors
+from headscope.terminal import note
 from headscope.trained.checkpoint import is_model_folder
 
 STEP = re.compile(r"step[-_]?(\d{1,15})(?![\da-z.])", re.ASCII | re.IGNORECASE)
@@ -56,7 +57,8 @@ class HubSteps:
     def names(self) -> list[str]:
         from huggingface_hub import HfApi
 
-        with library_errors(self.errors):
+        problem = f"source={self.source} is no folder here, and the hub does not list its revisions"
+        with library_errors(problem):
             refs = HfApi().list_repo_refs(self.source)
         return sorted({ref.name for ref in (*refs.branches, *refs.tags)})
 
@@ -106,8 +108,7 @@ def chosen_steps(
     has the same step as another one."""
     several = SEVERAL.fullmatch("all" if revisions is None else " ".join(revisions))
     every = [name for name in names if step_of(name) is not None]
-    if several and any(STEP.search(name) for name in every):  # not a branch such as release-2024
-        every = [name for name in every if STEP.search(name)]
+    every.sort(key=lambda name: step_of(name) or 0)
     steps: dict[int, str] = {}
     for name in every if several else dict.fromkeys(revisions or ()):
         if name not in every:
@@ -117,10 +118,17 @@ def chosen_steps(
         step = int(step_of(name) or 0)
         if step in steps:
             both = f"{steps[step]} and {name} are both step {step:,}"
-            raise UserError(f"revisions: {both}: list all that you want in revisions=[...]")
+            raise UserError(
+                f"revisions: {both}: list only one of them, as in revisions=[step0,step512]"
+            )
         steps[step] = name
+    if several and any(map(STEP.search, every)):  # not a branch such as release-2024
+        steps = {step: name for step, name in steps.items() if STEP.search(name)}
     if not steps:
-        raise UserError(f"source={source} has no revisions with a step in their names")
+        problem = f"revisions= chooses none of source={source}, or none has a step in its name"
+        raise UserError(f"{problem}: list some, as in revisions=[step0,step512]")
+    if several and (others := sorted({*names} - {*steps.values(), "main"})):
+        note(f"No steps, by their names: {', '.join(others)[:300]}")
     chosen = spread([*steps], int(several[1])) if several and several[1] else [*steps]
     return {steps[step]: step for step in sorted(chosen, reverse=True)}
 

@@ -14,6 +14,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from headscope.analysis.head_types import NAMED_QUERIES
 from headscope.analysis.snapshot import tokens_within
 from headscope.config.parts import Part, build_part
 from headscope.conversion.folder import load_folder
@@ -101,7 +102,7 @@ class StepImport:
         kept = checkpoint.steps_of(self.folder)
         todo = [name for name, step in steps.items() if step not in kept and name not in equal]
         size = sum(map(self.origin.size, todo)) / 1e6
-        note(f"{len(todo)} of {len(steps)} steps are left, with {size:,.1f} MB of weights")
+        note(f"{len(todo)} of {len(steps)} steps to import, with {size:,.1f} MB of weights")
         problems = {}
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in todo:
@@ -129,7 +130,8 @@ class StepImport:
         plan = read_json(self.output / IMPORT)
         if isinstance(plan, dict) and plan.keys() >= {"given", "steps", "equal"}:
             if plan["given"] != self.given:
-                began = ", ".join(f"{key}={value}" for key, value in plan["given"].items())
+                given = {key: value for key, value in plan["given"].items() if value is not None}
+                began = ", ".join(f"{key}={value}" for key, value in given.items())
                 problem = f"output={self.output} has an import with {began}"
                 raise UserError(f"{problem}: repeat these arguments, or name a new folder")
             kept = len(checkpoint.steps_of(self.folder)) + len(plan["equal"])
@@ -165,6 +167,9 @@ class StepImport:
         if self.text is None:
             with errors_of_text(self.given["text"]):
                 self.text = validation_text(self.corpus, loaded.tokenizer)
+            if (found := len(self.text.tokens)) < NAMED_QUERIES:
+                few = f"the validation split of {self.source}, its last tenth, has {found} tokens"
+                note(f"Heads get no names: {few}, and names need {NAMED_QUERIES}")
         if self.plan.setdefault("text", of_text := crc32(self.text.tokens.tobytes())) != of_text:
             raise UserError(f"text={self.source} has changed: name a new folder with output=")
         self.write_plan()

@@ -35,15 +35,17 @@ def page_of(
     deciders: Sequence[Decider] = (),
 ) -> str:
     """The text of attention.html, named after `reading`, with snapshots and losses by step. It
-    opens at the last token, on the head that decides its prediction (see `Reading.deciders`), and
-    explains why this head looks where it looks."""
+    opens at the step of `reading` and the last token, on the head that decides its prediction (see
+    `Reading.deciders`), and explains why this head looks where it looks."""
     step, captions = step_name(reading.step), []
     start: dict[str, Any] = {}
+    if reading.step != snapshots[-1].header["step"]:  # the page opens at the last step by default
+        start["step"] = reading.step
     why: list[dict[str, Any]] = []
     last = len(snapshots[0].header["labels"]) - 1
     head = next((row for row in deciders if "H" in row["part"]), None)
     if head and head["probability"] - head["without"] >= DECISIVE:
-        start = {"token": last, "head": head["part"]}
+        start |= {"token": last, "head": head["part"]}
         with_it, without = (f"{100 * head[key]:.1f} %" for key in ("probability", "without"))
         line = f"The model ({step}) expects “{head['token']}” after the text with {with_it}."
         captions = [{"text": f"{line} With {head['part']} at its mean, it is {without}."}]

@@ -8,10 +8,13 @@ from headscope.analysis.rows import DataFrame, Rows, data_frame, per_head
 from headscope.errors import UserError
 from headscope.trained.ablations import measure_ablation
 from headscope.trained.checkpoint import find, steps_of
+from headscope.trained.checkpoint.finding import IMPORT
 from headscope.trained.model import Metrics, load
 
 Runs = str | Path | Iterable[str | Path]
 COLUMNS = ("run", "seed", "step", "layer", "head", "metric", "value")
+WHOLE = ("seed", "layer", "head")
+"""The columns with whole numbers or NA."""
 LOSSES = ("train/", "val/")
 
 
@@ -26,6 +29,7 @@ def history(
       when is a head necessary? This takes seconds per step.
     - `metrics` are your own metrics by name, functions of attention weights and tokens (see
       `headscope.analysis.own_metrics.HeadMetric`). All metrics are measured again then.
+    - `seed` is NA for an imported model: its seed is unknown.
     - For the whole model, the number of `measured_tokens` at each step, and what the run logged for
       TensorBoard, such as `train/loss` and `val/loss`. Here, layer and head are NA.
 
@@ -45,12 +49,13 @@ def history(
             if ablation:
                 assert text is not None
                 found = found | measure_ablation(loaded.model, text).metrics
-            seed = loaded.config.seed
+            trained_here = loaded.known_step is not None and not (folder / IMPORT).is_file()
+            seed = loaded.config.seed if trained_here else None
             of_step = per_head(found).melt(["layer", "head"], var_name="metric").to_dict("records")
             of_step.append({"metric": "measured_tokens", "value": record.measured_tokens})
             rows += [{"run": str(run), "seed": seed, "step": loaded.step, **row} for row in of_step]
         rows += [{"run": str(run), "seed": seed, **row} for row in logged(folder / "tensorboard")]
-    return data_frame(rows, COLUMNS).astype({"layer": "Int64", "head": "Int64"})
+    return data_frame(rows, COLUMNS).astype(dict.fromkeys(WHOLE, "Int64"))
 
 
 def logged(logs: Path) -> Rows:

@@ -124,7 +124,7 @@ def without_checkpoint(folder: Path) -> str:
     if not folder.is_dir():
         return "is a file: give its run folder" if folder.exists() else "does not exist"
     if (folder / IMPORT).is_file():
-        return "is an unfinished import of steps: repeat the command that began it"
+        return "is an import that has not finished (repeat its command)"
     return f"has no checkpoints/best{SUFFIX}: it is not a run, or it has not saved a checkpoint yet"
 
 
