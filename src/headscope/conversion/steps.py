@@ -61,7 +61,7 @@ class StepImport:
         begin: bool | None = None,
     ) -> None:
         self.output, self.folder, self.event_file = output, output / "checkpoints", event_file
-        self.block_size, self.begin, self.source = block_size, begin, str(text or SPEECHES)
+        self.block_size, self.begin, self.measured_on = block_size, begin, str(text or SPEECHES)
         self.data = Part(_target_="headscope.Sotu")
         if text:
             self.data = Part(_target_="headscope.TextFiles", path=str(text))
@@ -168,10 +168,10 @@ class StepImport:
             with errors_of_text(self.given["text"]):
                 self.text = validation_text(self.corpus, loaded.tokenizer)
             if (found := len(self.text.tokens)) < NAMED_QUERIES:
-                few = f"the validation split of {self.source}, its last tenth, has {found} tokens"
+                few = f"the last tenth of {self.measured_on} has {found} tokens"
                 note(f"Heads get no names: {few}, and names need {NAMED_QUERIES}")
         if self.plan.setdefault("text", of_text := crc32(self.text.tokens.tobytes())) != of_text:
-            raise UserError(f"text={self.source} has changed: name a new folder with output=")
+            raise UserError(f"text={self.measured_on} has changed: name a new folder with output=")
         self.write_plan()
         trainer = replace(loaded.config.trainer, max_steps=max(self.plan["steps"].values()))
         more: Any = {"name": self.output.absolute().name, "data": self.data, "trainer": trainer}
@@ -188,7 +188,7 @@ class StepImport:
         """Measures a step, and writes what was measured and the weights, last of all."""
         model, tokenizer, text, step = loaded.model, loaded.tokenizer, self.text, loaded.step
         assert text is not None
-        recorder = head_recorder(model, tokenizer, text.tokens, self.source)
+        recorder = head_recorder(model, tokenizer, text.tokens, self.measured_on)
         record = recorder(model, digest=digest_of(weights), step=step)
         measured = replace(text, tokens=text.tokens[: LOSS_TOKENS + 1])
         loss = evaluate(model, measured, batch_size=1)["loss_nats_per_token"]
@@ -203,7 +203,7 @@ class StepImport:
         texts = starting_texts(self.corpus, tokenizer, text.tokens)
         file = self.folder / f"step_{step:06d}{SUFFIX}"
         checkpoint.write(file, weights, data | {"step": step, "texts": texts})
-        note(f"step {step:,}: a loss of {loss:.3f} nats per token on {self.source}")
+        note(f"step {step:,}: a loss of {loss:.3f} nats per token on {self.measured_on}")
 
     def shown_tokens(self, model: GPT, tokenizer: Tokenizer) -> list[int]:
         """The tokens of the beginning of the text that the tab Attention shows."""
