@@ -179,7 +179,7 @@ def test_revisions_on_the_hub_also_if_killed_and_continued(steps):
                 file: file.stat().st_mtime_ns for file in Path("killed").glob("checkpoints/step_*")
             }
             said = convert(fast, "killed").communicate()
-            assert "8 of 10 steps are left" in said[1]
+            assert "8 of 10 steps to import" in said[1]
             whole = convert(fast, "whole").communicate()
         finally:
             fast.kill()
